@@ -40,7 +40,7 @@ func Open(path string) (*Dir, error) {
 // Images returns the directory for CRIU's images.
 func (d *Dir) Images() string { return filepath.Join(d.Path, metadata.CheckpointDirectory) }
 
-// Describe writes the container's config, its spec as JSON, and status, which it encodes as JSON.
+// Describe writes the container's config, its spec (JSON text) and its status (to be encoded).
 func (d *Dir) Describe(config metadata.ContainerConfig, spec []byte, status any) error {
 	_, err1 := metadata.WriteJSONFile(config, d.Path, metadata.ConfigDumpFile)
 	_, err2 := metadata.WriteJSONFile(status, d.Path, metadata.StatusDumpFile)

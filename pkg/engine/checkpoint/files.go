@@ -22,8 +22,8 @@ import (
 
 // Files writes the container's changes in its root filesystem: rootfs-diff.tar has new and changed
 // files, deleted.files the files of the image that it removed. written is the writable layer in
-// overlayfs format, layers the image below it. The container must not run meanwhile, so Files stops
-// when ctx ends.
+// overlayfs format, layers the image below it. The container must stay frozen meanwhile, so Files
+// stops when ctx ends.
 func (d *Dir) Files(ctx context.Context, written, layers string) error {
 	lower, err := os.OpenRoot(layers)
 	if err != nil {
@@ -61,7 +61,7 @@ func PackTree(ctx context.Context, dir, file string) error {
 	return pack(ctx, dir, file, func(string, fs.DirEntry) bool { return true })
 }
 
-// pack is PackTree for the entries that belongs accepts. It passes paths such as /etc, for dir/etc.
+// pack is PackTree for the entries that belongs accepts. belongs gets the path /etc for dir/etc.
 func pack(ctx context.Context, dir, file string, belongs func(path string, e fs.DirEntry) bool) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -167,7 +167,7 @@ func hiddenBelow(lower *os.Root, dir, rel string) (hidden []string) {
 	}
 	below, err := lower.Open(rel)
 	if err != nil {
-		return nil // a link above it leads elsewhere
+		return nil // a link in the path leads elsewhere
 	}
 	defer below.Close()
 	names, _ := below.Readdirnames(-1)

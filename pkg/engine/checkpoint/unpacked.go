@@ -178,7 +178,7 @@ func reason(err error) error {
 	return err
 }
 
-// ImagesDir is the directory of CRIU's files, for a caller that trusts it.
+// ImagesDir is the directory of CRIU's files, for a caller that trusts the files.
 func (u *Unpacked) ImagesDir() string { return filepath.Join(u.dir, metadata.CheckpointDirectory) }
 
 // Images copies CRIU's files to a directory, which it creates for root only. If ctx ends, Images

@@ -28,7 +28,7 @@ import (
 )
 
 // CheckpointPod writes a pod, with all its running containers, to a directory. The containers are
-// frozen meanwhile, and resumed before it returns. After an error the directory is empty again.
+// frozen meanwhile, and resumed before it returns. After an error it removes the written files.
 func (b *Service) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPodRequest) (_ *runtimeapi.CheckpointPodResponse, err error) {
 	defer b.observe("checkpoint", time.Now(), &err)
 	if err := validate.CheckpointPod(r); err != nil {
@@ -206,7 +206,7 @@ func (b *Service) started(s *pod.Sandbox) map[string]string {
 }
 
 // hold prevents the start and stop of the containers of s until unlock is called. It returns the
-// containers with the given ids, and fails unless they are all running ones.
+// containers with the given ids, and fails unless these are exactly the running containers of s.
 func (b *Service) hold(ctx context.Context, s *pod.Sandbox, ids []string) (_ []*pod.Container, _ func(), err error) {
 	var held []*pod.Container
 	unlock := func() {

@@ -88,7 +88,7 @@ func (b *Service) Recover(ctx context.Context) {
 	}
 	all, err := b.notes.all()
 	if err != nil {
-		log.G(ctx).WithError(err).Warn("Failed to read which checkpoints were being written")
+		log.G(ctx).WithError(err).Warn("Failed to read notes of interrupted checkpoints")
 	}
 	for _, one := range all {
 		go b.discard(one)
@@ -116,13 +116,13 @@ func (b *Service) awaitThaw(ctx context.Context, sandbox string) error {
 	return nil
 }
 
-// discard removes an incomplete checkpoint once no process writes it any more.
+// discard removes a checkpoint, unless it is complete, once no process writes it any more.
 func (b *Service) discard(one note) {
 	ctx := b.Pods.Background
 	entry := log.G(ctx).WithField("sandbox", one.Sandbox).WithField("directory", one.Directory)
 	if s, err := b.Pods.Index.Sandbox(one.Sandbox); err == nil {
 		if client, err := s.Runner.Client(ctx); err == nil {
-			// The response follows the end of the checkpoint. Pods resume by themselves.
+			// The supervisor responds after the end of the checkpoint. The pod resumes by itself.
 			_, _ = client.Task.Resume(ctx, &taskapi.ResumeRequest{ID: one.Sandbox})
 		}
 	}
@@ -145,5 +145,5 @@ func (b *Service) discard(one note) {
 		entry.WithError(err).Warn("Failed to remove note of interrupted checkpoint; the next start of berth retries")
 		return
 	}
-	entry.Info("Interrupted checkpoint of pod removed")
+	entry.Info("Cleaned up after interrupted checkpoint of pod")
 }

@@ -36,7 +36,7 @@ import (
 // uses it.
 type Service struct {
 	Deps
-	// Durations is the metric of both calls.
+	// Durations is the metric of checkpoints and restores.
 	Durations *prometheus.HistogramVec
 
 	notes        notes
@@ -84,7 +84,7 @@ func NewDurations() *prometheus.HistogramVec {
 // Outcomes of a call. A call is refused because of its request or the pod.
 const ok, refused, failed = "ok", "refused", "failed"
 
-// observe counts a finished call with its error.
+// observe records the duration and the outcome of a call.
 func (b *Service) observe(operation string, began time.Time, err *error) {
 	b.Durations.WithLabelValues(operation, outcome(*err)).Observe(time.Since(began).Seconds())
 }
@@ -101,7 +101,7 @@ func outcome(err error) string {
 }
 
 // use protects the checkpoint at a path from removal until release is called. The CRI demands a
-// deadline from callers, because the disk determines the duration of both calls.
+// deadline from callers, because the disk determines the duration of a checkpoint or restore.
 func use(ctx context.Context, path string) (dir string, release func(), err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		return "", nil, fmt.Errorf("the call has no deadline; set one: %w", errdefs.ErrInvalidArgument)
@@ -111,8 +111,8 @@ func use(ctx context.Context, path string) (dir string, release func(), err erro
 	return dir, release, err
 }
 
-// checkCapability refuses a handler that cannot write and read whole pods. The CRI demands
-// Unimplemented for that.
+// checkCapability refuses a handler that cannot write and read whole pods. The CRI demands that the
+// code of this error is Unimplemented.
 func checkCapability(ctx context.Context, c *capabilities.Checker, d *handler.Definition, rt *probe.Runtime) error {
 	if err := c.Refuse(ctx, d, rt, preflight.PodCheckpoints); err != nil {
 		return fmt.Errorf("%v: %w", err, errdefs.ErrNotImplemented) // without the class of other refusals

@@ -23,9 +23,9 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// RestorePod creates a sandbox and containers that continue from a checkpoint. The containers are
-// CREATED. If they share one kernel, all of them continue when the last of them is started. If CRIU
-// restores them (ByContainer), each continues when it is started. After an error nothing is left.
+// RestorePod creates a sandbox and containers that continue from a checkpoint, and removes them
+// after an error. The containers are CREATED. If they share one kernel, all of them continue when
+// the last of them is started. If CRIU restores them (ByContainer), each continues when started.
 func (b *Service) RestorePod(ctx context.Context, r *runtimeapi.RestorePodRequest) (_ *runtimeapi.RestorePodResponse, err error) {
 	defer b.observe("restore", time.Now(), &err)
 	d := handler.DefinitionFrom(ctx)
@@ -54,7 +54,7 @@ func (b *Service) RestorePod(ctx context.Context, r *runtimeapi.RestorePodReques
 }
 
 // check returns the checkpoint and the binaries of r's pod, which stay until release is called. It
-// reports every error that can be found before the pod is created.
+// makes every check that is possible before the pod is created.
 func (b *Service) check(ctx context.Context, d *handler.Definition, r *runtimeapi.RestorePodRequest, m *manifest.Manifest, dir string) (_ *pod.Origin, release func(), err error) {
 	rt, installed, letGo, err := b.Binaries.Copies.ForPod(ctx, d)
 	if err != nil {

@@ -47,9 +47,9 @@ const (
 
 // Registry configures the access to registries.
 type Registry struct {
-	// HostsDir contains their hosts.toml files; if empty, there are none.
+	// HostsDir contains the registries' hosts.toml files; empty if there are none.
 	HostsDir string
-	// User and Secret are credentials for the named registry; empty means none.
+	// User and Secret are credentials for the registry and its mirrors; empty means none.
 	User, Secret string
 	// PlainHTTP disables TLS for the registry unless its hosts.toml sets a scheme.
 	PlainHTTP bool
@@ -89,7 +89,7 @@ func document(name string, d imagespec.Descriptor, text []byte) blob {
 	return blob{d, name, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }}
 }
 
-// Push sends the checkpoint in dir to a registry, under ref. It returns the digest.
+// Push sends the checkpoint in dir to a registry, under ref. It returns the artifact's digest.
 func Push(ctx context.Context, dir, ref string, to Registry) (digest.Digest, error) {
 	release, err := directory.Use(dir)
 	if err != nil {
@@ -138,7 +138,7 @@ func (r Registry) send(ctx context.Context, ref string, blobs []blob) error {
 	return nil
 }
 
-// describe returns the artifact of checkpoint m, the manifest with this text. Pure.
+// describe returns the artifact of a checkpoint with manifest m; text is the JSON of m. Pure.
 func describe(m *manifest.Manifest, text []byte) *imagespec.Manifest {
 	a := &imagespec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageManifest, ArtifactType: artifactType,
@@ -172,8 +172,8 @@ func push(ctx context.Context, to remotes.Pusher, d imagespec.Descriptor, open f
 	return content.Copy(ctx, w, from, d.Size, d.Digest)
 }
 
-// Pull downloads a checkpoint from a registry to dir, which it creates. After an error dir does not
-// exist.
+// Pull downloads a checkpoint from a registry to dir, which it creates and, after an error, removes
+// again.
 func Pull(ctx context.Context, ref, dir string, from Registry) (_ *manifest.Manifest, err error) {
 	if ref, err = named(ref); err != nil {
 		return nil, err

@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// timeForm is the start time of a checkpoint in the name of its directory.
+	// timeForm is the form of a checkpoint's start time in the name of its directory.
 	timeForm = "20060102T150405.000Z"
-	// maxOwner limits the pod's part of such a name: a name has at most 255 bytes.
+	// maxOwner limits the pod's part of this name: a name has at most 255 bytes.
 	maxOwner = 200
 	// removing is the name prefix of a checkpoint during its removal.
 	removing = ".removing-"
@@ -101,8 +101,8 @@ func locked(dir string, how int) (*os.File, error) {
 	return d, nil
 }
 
-// isAt reports whether d is the directory at path. os.Lstat as stat does not follow a link at path,
-// os.Stat does.
+// isAt reports whether d is the directory at path. If stat is os.Stat, path may be a link to the
+// directory; if stat is os.Lstat, it may not.
 func isAt(d *os.File, path string, stat func(string) (os.FileInfo, error)) bool {
 	opened, err := d.Stat()
 	if err != nil {
@@ -140,7 +140,7 @@ func Remove(dir string, waiting func() ([]string, error)) error {
 		return fmt.Errorf("remove %s: it has %q, which is not part of a checkpoint; move that away: %w", dir, others[0], errdefs.ErrFailedPrecondition)
 	}
 	renamed := filepath.Join(filepath.Dir(dir), removing+filepath.Base(dir))
-	if err := empty(renamed); err != nil { // from an earlier removal of that name
+	if err := empty(renamed); err != nil { // left by an interrupted removal
 		return err
 	}
 	if err := os.Rename(dir, renamed); err != nil {

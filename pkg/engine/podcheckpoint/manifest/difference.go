@@ -28,9 +28,9 @@ type Target struct {
 // maxNamed limits the items in one error.
 const maxNamed = 8
 
-// Fits returns an error that lists the differences which prevent a restore. The CRI wants images,
-// commands, environments and credentials to be compared; the other compared properties cannot
-// change under running processes. Pure.
+// Fits returns an error that lists the differences which prevent a restore. The CRI demands the
+// comparison of images, commands, environments and credentials; the other compared properties
+// cannot change under running processes. Pure.
 func (m *Manifest) Fits(to *Target) error {
 	var all []string
 	differ := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }

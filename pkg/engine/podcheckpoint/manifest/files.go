@@ -182,7 +182,7 @@ func walk(dir, at string, names *[]string) error {
 	return nil
 }
 
-// SyncDirs writes the entries of all directories below path to disk.
+// SyncDirs writes the entries of path, and of all directories below it, to disk.
 func SyncDirs(path string) error {
 	return filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
 		if err != nil || !e.IsDir() {

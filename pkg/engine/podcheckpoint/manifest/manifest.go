@@ -65,7 +65,7 @@ type Manifest struct {
 // Handler describes the handler of the pod.
 type Handler struct {
 	Name string `json:"name"`
-	// Digest is that of the handler's definition.
+	// Digest is the digest of the handler's definition.
 	Digest string `json:"digest"`
 	// Runtime is the name that the runtime reports.
 	Runtime  string   `json:"runtime"`
@@ -210,7 +210,7 @@ func (m *Manifest) check() error {
 	return nil
 }
 
-// ValidName reports whether a file of a checkpoint may have that path. Pure.
+// ValidName reports whether name is a valid path of a file in ImagesDir. Pure.
 func ValidName(name string) bool {
 	if !fs.ValidPath(name) || strings.Count(name, "/") >= maxDepth {
 		return false
@@ -232,10 +232,10 @@ func ContainerDir(dir string, place int) string {
 	return filepath.Join(dir, ImagesDir, strconv.Itoa(place))
 }
 
-// ShmFile is a tar file of the pod's /dev/shm, which its containers share.
+// ShmFile is the path of a tar file of the pod's /dev/shm, which the pod's containers share.
 func ShmFile(dir string) string { return filepath.Join(dir, ImagesDir, "shm.tar") }
 
-// write writes m to dir and to disk.
+// write sets the checksum of m, and writes m durably to dir.
 func (m *Manifest) write(dir string) error {
 	m.Checksum = noChecksum
 	text, err := json.MarshalIndent(m, "", "  ")

@@ -132,7 +132,7 @@ func stateOf(dir string, answer *taskapi.StateResponse) State {
 	return Started
 }
 
-// JournaledStart returns Starting or Unstarted by the journal, for an unresponsive supervisor.
+// JournaledStart returns Starting if the journal, which needs no supervisor, records a start.
 func (r *Service) JournaledStart(c *pod.Container) State {
 	j, err := journal.ReadTask(r.shims.SupervisorDir(c.Sandbox.Spec().Supervisor), c.ID())
 	if err == nil && j.State != journal.TaskCreated && j.State != journal.TaskStdio {

@@ -102,11 +102,11 @@ func Repeat(ctx context.Context, interval time.Duration, f func()) (stop func())
 // errGone ends a wait because the engine is closing.
 var errGone = errors.New("the engine is shutting down")
 
-// AbortInterval is how often a start under way is asked to abort.
+// AbortInterval is the interval of requests to abort a start under way.
 const AbortInterval = 200 * time.Millisecond
 
 // FromShim restores the class of a shim call's error. Connection errors (shim.Lost) get
-// errdefs.ErrUnavailable; those of unresponsive processes and of the caller's context are kept.
+// errdefs.ErrUnavailable; errors of unresponsive processes and of the caller's context are kept.
 func FromShim(err error) error {
 	if shim.Lost(err) {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
@@ -125,7 +125,7 @@ func ExplainTimeout(limit time.Duration, err error) error {
 	return err
 }
 
-// attributed marks a create or start error as the runtime's, or as the pod's if that is the cause
+// attributed marks a create or start error as the runtime's, or as the pod's if the pod caused it
 // (runtimecall.IsOfPod). It returns a cancellation, ErrAlreadyExists, ErrInvalidArgument,
 // ErrNotFound and ErrResourceExhausted unmarked. Pure.
 func attributed(err error) error {

@@ -85,7 +85,7 @@ func (r *foreign) endpoint(ctx context.Context) (shim.Endpoint, error) {
 // Keep does nothing: a foreign shim has no successor to inherit descriptors.
 func (*foreign) Keep(context.Context, shim.Kept) {}
 
-// ReadLog does not connect: a shim that accepts no connection now may recover.
+// ReadLog needs no connection: a shim that accepts no connection now may recover.
 func (r *foreign) ReadLog(ctx context.Context) error {
 	s := r.sandbox
 	ep, err := r.endpoint(ctx)

@@ -46,7 +46,7 @@ func (r *foreign) StopOrKill(ctx context.Context, end func(context.Context) erro
 func retryStop(ctx context.Context, s *pod.Sandbox, end func(context.Context) error, final func(error) bool) error {
 	now := time.Now()
 	s.EndAsked.CompareAndSwap(nil, &now)
-	// At least one attempt is always made, also for callers that retry often with short timeouts.
+	// Even after shimPatience, allow one whole attempt: a caller may repeat its call.
 	ctx, cancel := context.WithTimeout(ctx, max(shimPatience-now.Sub(*s.EndAsked.Load()), pod.KillGrace))
 	defer cancel()
 	for {
@@ -62,7 +62,7 @@ func retryStop(ctx context.Context, s *pod.Sandbox, end func(context.Context) er
 	}
 }
 
-// End stops the process, the shim, and what the shim runs the pod in.
+// End stops the sandbox's task, the shim, and what the shim runs the pod in.
 func (r *foreign) End(ctx context.Context) error {
 	client, err := r.endByShim(ctx)
 	if ctx.Err() != nil {
@@ -89,7 +89,7 @@ func (r *foreign) End(ctx context.Context) error {
 	return r.endPod(ctx)
 }
 
-// endByShim asks the shim to stop the process, within shimPatience.
+// endByShim asks the shim to stop the sandbox's task, within shimPatience.
 func (r *foreign) endByShim(ctx context.Context) (client *shim.Client, err error) {
 	err = retryStop(ctx, r.sandbox, func(ctx context.Context) error {
 		if err := r.sandbox.Creating.Load().Await(ctx); err != nil {

@@ -99,7 +99,7 @@ func RestoreTime(images string) time.Duration {
 		return 0
 	}
 	size := int64(0)
-	entries, _ := os.ReadDir(images) // without them the call itself fails
+	entries, _ := os.ReadDir(images) // if this fails, the call itself fails, too
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil {
 			size += info.Size()
@@ -111,6 +111,6 @@ func RestoreTime(images string) time.Duration {
 // KeptOf lists the descriptors of c that are lost if its Runner dies. pid is its first process.
 func KeptOf(l pod.Layout, c *pod.Container, pid int) shim.Kept {
 	io := l.Stdio(c)
-	io.Stdin = "" // the container reads it itself
+	io.Stdin = "" // the container itself reads stdin
 	return shim.Kept{ID: c.ID(), PID: pid, Terminal: c.Config().GetTty(), Pipes: io.Paths()}
 }

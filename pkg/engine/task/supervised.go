@@ -180,7 +180,7 @@ func (r *supervised) StopOrKill(ctx context.Context, end func(context.Context) e
 // OpenLog does nothing: a supervisor writes the logs of its own tasks.
 func (*supervised) OpenLog(context.Context, *pod.Container) error { return nil }
 
-// FlushLog does nothing: tasks of a supervisor have exited only when their logs are complete.
+// FlushLog does nothing: a supervisor flushes the log of a task before it answers Wait.
 func (*supervised) FlushLog(context.Context, *pod.Container) error { return nil }
 
 // CloseLog does nothing: see OpenLog.

@@ -17,8 +17,8 @@ import (
 // as soon as it is written, even if the daemon is killed while the action runs.
 const answerName = "shim-start"
 
-// answerSize is allocated before the start: on a full disk an action would fail only after it has
-// started its shim.
+// answerSize is allocated before the start: on a full disk, an action would otherwise fail only
+// after it has started its shim.
 const answerSize = 4096
 
 // answerPatience is how long to wait for a start action that outlived its daemon.

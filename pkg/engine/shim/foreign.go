@@ -77,7 +77,7 @@ func (m *ForeignShims) close() {
 }
 
 // StartForeign runs the shim's start action and connects to the shim. The answer stays in the
-// bundle, for Started. No shim is left after an error.
+// bundle, for Started. After an error it stops the shim.
 func (m *ForeignShims) StartForeign(ctx context.Context, s Start) (_ Endpoint, _ *Client, retErr error) {
 	params, err := m.bootstrap(s)
 	if err != nil {
@@ -204,7 +204,7 @@ func (m *ForeignShims) drainLog(s Start) (func(), error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// Foreign returns a client of the shim at that endpoint, or ErrGone if the shim has exited.
+// Foreign returns a client of the shim at ep, or ErrGone if the shim has exited.
 func (m *ForeignShims) Foreign(_ context.Context, ep Endpoint) (*Client, error) {
 	if ep.Protocol != "ttrpc" {
 		return nil, fmt.Errorf("shim at %s speaks %q; berth speaks ttrpc to shims: %w", ep.Address, ep.Protocol, errdefs.ErrNotImplemented)

@@ -15,7 +15,7 @@ type keeper struct {
 	kept map[keptTask]*keptFiles
 }
 
-// keptTask is a task of the supervisor with that key.
+// keptTask identifies a task by its id and the key of its supervisor.
 type keptTask struct{ key, id string }
 
 // keptFiles are one task's descriptors, which this process never reads.
@@ -74,7 +74,7 @@ func (k *keeper) lend(key string, base int) (files []*os.File, which map[string]
 		}
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 		if err != nil {
-			return 0 // without it, the successor opens a pidfd itself
+			return 0 // the successor opens a pidfd itself, but cannot open a terminal
 		}
 		files = append(files, os.NewFile(uintptr(fd), f.Name()))
 		return base + len(files) - 1

@@ -46,7 +46,7 @@ type limits struct {
 	// write is how long a process may leave a call unread.
 	write time.Duration
 	// quiet is how long a call takes before its process is pinged, silence is how long the response
-	// to the ping may take, and making is that limit for calls that create something.
+	// to the ping may take, and making replaces silence for calls that create something.
 	quiet, silence, making time.Duration
 }
 

@@ -135,8 +135,8 @@ func (m *Supervisors) startSupervisor(ctx context.Context, s *supervisor) (*Clie
 // calls within a second.
 const endPatience = 3 * time.Second
 
-// awaitUnserved returns when no process serves the directory of s, or enough returns true. A broken
-// connection does not prove that: this process closes a connection on which a write times out.
+// awaitUnserved returns when no process serves the directory of s, or enough returns true. After a
+// broken connection, the supervisor may still run: a write that times out closes the connection.
 func awaitUnserved(ctx context.Context, s *supervisor, patience time.Duration, enough func() bool) error {
 	for end := time.Now().Add(patience); ; {
 		pid, served, err := journal.Served(s.dir)
@@ -195,7 +195,7 @@ func (m *Supervisors) retireLater(s *supervisor) {
 	s.idle = time.AfterFunc(m.limits.idle, func() { m.retire(s) })
 }
 
-// retire stops a supervisor that has had no pods for a while, and asks again later if it does not
+// retire stops a supervisor that has had no pods for limits.idle, and retries later if it does not
 // exit.
 func (m *Supervisors) retire(s *supervisor) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.limits.leave)
@@ -265,8 +265,8 @@ func shutdown(ctx context.Context, s *supervisor) error {
 
 const sweepParallel = 16
 
-// Sweep stops supervisors that have a directory but no pod, left by a killed daemon. It skips those
-// for which silent returns true.
+// Sweep stops supervisors that have a directory but no pod, left by a killed daemon. It skips the
+// keys for which silent returns true.
 func (m *Supervisors) Sweep(ctx context.Context, silent func(key string) bool) error {
 	keys, err := m.Keys()
 	if err != nil {

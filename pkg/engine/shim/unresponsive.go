@@ -33,7 +33,7 @@ func IsUnresponsive(err error) bool {
 	return is
 }
 
-// patience is how long a process may be unresponsive during a call of that method; 0 is no limit.
+// patience is how long a process may be unresponsive during a call of method; 0 is no limit.
 // Calls that create an object get more time: an abandoned call leaves it partially created. A
 // foreign shim, which does not record its starts, gets all the time of its caller. Pure.
 func (l limits) patience(method string, foreign bool) time.Duration {
@@ -175,7 +175,7 @@ func (m *Supervisors) Replace(ctx context.Context, key string) error {
 
 const pingTimeout = 3 * time.Second
 
-// Unresponsive pings all processes and returns a line for each that does not answer.
+// Unresponsive pings all processes, and returns a line for each one that is unresponsive.
 func (m *Manager) Unresponsive(ctx context.Context) (lines []string) {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()

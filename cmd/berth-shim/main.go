@@ -53,7 +53,7 @@ func main() {
 	runtime.GOMAXPROCS(min(maxProcs, runtime.NumCPU()))
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "berth-shim:", err)
-		log.L.WithError(err).Error("Supervisor failed")
+		log.L.WithError(err).Error("Failed to run berth-shim")
 		os.Exit(1)
 	}
 }

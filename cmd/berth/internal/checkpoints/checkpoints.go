@@ -32,9 +32,9 @@ func Command() *cobra.Command {
 		Use:     "checkpoint",
 		Aliases: []string{"checkpoints"},
 		Short:   "Manage checkpoints of pods",
-		Long: `Manage checkpoints that "berth pod checkpoint" or a CRI client has written. "list"
-and "prune" need a running daemon if DIR is omitted. No other subcommand needs one. A
-running daemon protects checkpoints in use.`,
+		Long: `Manage checkpoints that "berth pod checkpoint" or a CRI client has written. Only "list"
+and "prune" without DIR need a running daemon. A running daemon protects checkpoints in
+use.`,
 	}
 	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointPushCommand(), checkpointPullCommand(), checkpointRemoveCommand(),
 		checkpointPruneCommand())
@@ -76,8 +76,8 @@ func checkpointListCommand() *cobra.Command {
 		Use:     "list [DIR]",
 		Aliases: []string{"ls"},
 		Short:   "List checkpoints",
-		Long: `List the checkpoints directly below DIR, or else below the running daemon's directory,
-the newest first.`,
+		Long: `List the checkpoints directly below DIR (default: pod-checkpoints of the running
+daemon), the newest first.`,
 		Example: "  berth checkpoint list\n  berth checkpoint list /var/lib/checkpoints",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -277,8 +277,8 @@ func checkpointPruneCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "prune [DIR]",
 		Short: "Remove old checkpoints",
-		Long: `Remove old checkpoints directly below DIR, or else below the running daemon's directory: all
-but the newest of each pod (--keep), those that are too old (--older-than), or both. A
+		Long: `Remove old checkpoints directly below DIR (default: pod-checkpoints of the running daemon):
+all but the newest of each pod (--keep), those that are too old (--older-than), or both. A
 checkpoint in use stays. berth-checkpoint-prune.timer runs this every hour.`,
 		Example: "  berth checkpoint prune --keep 3 --older-than 168h\n  berth checkpoint prune /var/lib/checkpoints --keep 1 --dry-run",
 		Args:    cobra.MaximumNArgs(1),

@@ -230,9 +230,9 @@ func podRestoreCommand() *cobra.Command {
 		Use:   "restore DIR",
 		Short: "Restore a pod from a checkpoint",
 		Long: `Restore a pod from a checkpoint, with a new ID and address, and resume its containers.
-Give --name with a name that no pod on the node has, or --replace: it removes the old
-pods of that name, and their logs in /var/log/pods, once the new pod can start. A running
-kubelet stops the restored pod, because the cluster does not have it.`,
+Give --name with an unused name, or --replace: it removes the old pods with the restored
+pod's namespace and name, and their logs in /var/log/pods, once the new pod can start. A
+running kubelet stops the restored pod, because the cluster does not have it.`,
 		Example: "  berth pod restore /var/lib/checkpoints/notebook --name notebook-2\n  berth pod restore /var/lib/checkpoints/notebook --replace",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
@@ -241,7 +241,7 @@ kubelet stops the restored pod, because the cluster does not have it.`,
 	}
 	r.Flags(c)
 	c.Flags().StringVar(&as.name, "name", "", "name of the pod (default with --replace: as in the checkpoint)")
-	c.Flags().BoolVar(&as.replace, "replace", false, "remove the pods of that name from the node")
+	c.Flags().BoolVar(&as.replace, "replace", false, "remove the node's pods with the restored pod's namespace and name")
 	c.MarkFlagsOneRequired("name", "replace")
 	c.Flags().StringVar(&as.namespace, "namespace", "", "namespace of the pod (default: as in the checkpoint)")
 	c.Flags().StringVar(&as.uid, "uid", "", "UID of the pod (default: a new one)")

@@ -24,9 +24,9 @@ func ReloadCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "reload",
 		Short: "Read, check and apply the configuration files again",
-		Long: `Make the daemon read its configuration again. It reads and checks all files, probes
-new runtimes, and then applies it. A mistake rejects all files; parts of imported files
-may be left out, and some keys wait for a restart. Pods are not affected.
+		Long: `Make the daemon read and check its configuration files again, probe new runtimes, and
+then apply the files. A mistake rejects all files; parts of imported files may be left
+out, and some keys wait for a restart. Pods are not affected.
 
 With --wait, the exit status is 0 if the configuration is applied, 2 if it is rejected,
 with every error on stderr as file:line:column, and 3 if it is applied but a handler

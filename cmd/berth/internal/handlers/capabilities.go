@@ -32,10 +32,10 @@ name, the handlers are shown side by side; -o wide adds notes.
 
 With --self-check, a self-check pod first runs under the handler and tries exec,
 in-place-resize and user-namespaces, as far as the runtime allows.
-The exit status is 3 if the self-check pod fails or does not finish within --timeout, or
-if nothing is known of the handler.
+The exit status is 3 if the handler cannot run this pod, the pod does not finish within
+--timeout, or nothing is known of the handler.
 
-JSON and YAML output is the format that "kubectl berth --handlers" reads.`,
+JSON and YAML output has the format that "kubectl berth --handlers" reads.`,
 		Example: "  berth capabilities\n  berth capabilities gvisor\n  berth capabilities runc --self-check\n  berth capabilities -o yaml > handlers.yaml",
 		Args:    cobra.MaximumNArgs(1),
 	}

@@ -114,11 +114,10 @@ func editCommand() *cobra.Command {
 		Use:   "edit NAME",
 		Short: "Change a handler that was added by \"berth handler add\"",
 		Long: `Change keys of a handler and reload. Without --set, --unset and --from, its keys are
-opened in $VISUAL, else $EDITOR, else vi. Existing pods keep the settings that they were
-created with; new pods get the new ones. If the daemon would reject the configuration,
-nothing is changed, and the edited text is kept in a file that the last line names.
-Exit status 3 means that the handler was changed, but it or its candidate binary cannot run
-pods.
+opened in $VISUAL, else $EDITOR, else vi. Existing pods keep their settings. If the
+daemon would reject the configuration, nothing is changed, and the edited text is kept in
+a file that the last line names. Exit status 3 means that the handler was changed, but it
+or its candidate binary cannot run pods.
 
 ` + aboutSettings,
 		Example: "  berth handler edit kata\n  berth handler edit kata --set snapshotter=native --unset pod_annotations",

@@ -128,9 +128,9 @@ func drainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "drain NAME",
 		Short: "Cordon a handler, and wait until its last pod is gone",
-		Long: `Cordon a handler and wait until it has no pods. berth does not stop any pods: evict
-them, with "kubectl drain" or a rollout of the workload. An interrupt or --timeout ends
-only the wait; the handler accepts no new pods until "berth handler uncordon".`,
+		Long: `Cordon a handler and wait until it has no pods. berth stops no pods: evict them, with
+"kubectl drain" or a rollout of the workload. An interrupt or --timeout ends only the
+wait, with exit status 3; the handler accepts no new pods until "berth handler uncordon".`,
 		Example: "  berth handler drain kata --timeout 10m",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
@@ -140,7 +140,7 @@ only the wait; the handler accepts no new pods until "berth handler uncordon".`,
 	}
 	r.Flags(c)
 	c.Flags().StringVar(&reason, "reason", "", rejectionReason)
-	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 waits until it has no pods")
+	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 waits until the handler has no pods")
 	return c
 }
 
@@ -187,8 +187,8 @@ func probeCommand() *cobra.Command {
 		Use:   "probe NAME",
 		Short: "Probe a handler's runtime again and update the handler's state",
 		Long: `Probe a handler's runtime again, wait for the result, and update the handler's state.
-With --self-check, also run a self-check pod under the handler and wait for it. No other
-call lists this pod, and it is removed completely. The exit status is 3 if the
+With --self-check, also run a self-check pod under the handler and wait for it. This
+pod is in no list of pods, and is removed completely. The exit status is 3 if the
 handler cannot run pods, or if that is not known within --timeout.`,
 		Example: "  berth handler probe kata --self-check",
 		Args:    cobra.ExactArgs(1),

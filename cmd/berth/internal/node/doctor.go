@@ -28,7 +28,7 @@ func DoctorCommand() *cobra.Command {
 		Short: "Check this node for problems that keep pods from running",
 		Long: `Check this node: the configuration, runtimes, privileges, the kernel, cgroup drivers,
 free space, CNI, registries in hosts.toml, NRI, sysctls, ports, the kubelet, kubeadm,
-crictl, other CRI daemons and, if the daemon runs, the last pod starts and unresponsive
+crictl, other CRI daemons and, if the daemon runs, last starts of pods and unresponsive
 supervisors and shims. Warnings and failures are printed with the next step; -o wide also
 prints checks that are ok. Nothing is changed. The exit status is 3 only for failures.`,
 		Example: "  berth doctor\n  berth doctor -o wide\n  berth doctor --root /host -c /host/etc/berth/config.toml",

@@ -21,7 +21,7 @@ func EventsCommand() *cobra.Command {
 		Use:   "events",
 		Short: "List the last changes of handlers, and their cause",
 		Long: `List handler changes, reloads that failed or changed something, and starts of the daemon,
-the oldest first. berth keeps the last 500 over restarts. BY is a user (uid 0), what
+the oldest first. berth keeps the last 500 over restarts. BY is a user ("uid 0"), what
 triggered a reload (files, signal), or berth itself.`,
 		Example: "  berth events\n  berth events --handler gvisor\n  berth events -o json",
 		Args:    cobra.NoArgs,

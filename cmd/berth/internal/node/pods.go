@@ -24,11 +24,11 @@ func PodsCommand() *cobra.Command {
 		Use:   "pods",
 		Short: "List pods with the handler that each was created under",
 		Long: `List pods with the handler that each was created under and keeps. PIN is "old" if new
-pods of that handler would get another definition or another binary; "berth whereis"
-shows the reason.
+pods of that handler would get another definition or binary; "berth whereis" shows the
+reason.
 
-With --slow, list the last pod starts, the slowest first: the total time of their calls,
-and the longest calls and steps. Steps can overlap.`,
+With --slow, list the last starts of pods, the slowest first: the total time of their
+calls, and the longest calls and steps. Steps can overlap.`,
 		Example: "  berth pods -o wide\n  berth pods --handler gvisor -q\n  berth pods --slow",
 		Args:    cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
@@ -44,7 +44,7 @@ and the longest calls and steps. Steps can overlap.`,
 	}
 	r.Flags(c)
 	r.ListFlags(c, "the IDs of pods")
-	c.Flags().BoolVar(&slow, "slow", false, "list the last pod starts, the slowest first")
+	c.Flags().BoolVar(&slow, "slow", false, "list the last starts of pods, the slowest first")
 	r.HandlerFlag(c, &name, "show only pods of this handler")
 	return c
 }

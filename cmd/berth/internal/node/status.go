@@ -25,13 +25,13 @@ func StatusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show the status of the daemon, and what to correct",
-		Long: `Show the status of the running daemon. The exit status is 0 if all is well, 3 if berth
-is degraded, with each reason, and 1 if it does not respond. A handler that an operator
-has cordoned does not count as degraded.
+		Long: `Show the status of the running daemon, and each reason why it is degraded. The exit
+status is 3 if it is degraded, 1 if it does not respond, and otherwise 0. A cordoned
+handler does not count as degraded.
 
-With --watch, show handlers, pods, starts per minute and the p95 of their steps on the
-whole terminal until q is pressed. If berth stops responding, the last data stays on
-screen. Output to a pipe or file is text.`,
+With --watch, show on the whole terminal, until q is pressed: handlers, pods, their
+starts per minute and the p95 of a start's parts. If berth stops responding, the last
+data stays on screen. Output to a pipe or file is text.`,
 		Example: "  berth status\n  berth status --watch\n  berth status --watch --every 10s >> status.log",
 		Args:    cobra.NoArgs,
 	}
@@ -70,7 +70,7 @@ screen. Output to a pipe or file is text.`,
 		})(c, args)
 	}
 	r.Flags(c)
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "keep the status on screen, with the last pod starts")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "keep the status on screen, with the last starts of pods")
 	c.Flags().DurationVar(&every, "every", defaultEvery, "with --watch: the `interval` between updates")
 	return c
 }

@@ -68,10 +68,11 @@ func newCommand() *cobra.Command {
 how many pods each handler accepts, or how many it has while it accepts none. Handlers come
 from RuntimeClasses, their states from the labels of nodes.
 
-Deploy it by contrib/kubernetes/capacity.yaml. Of several controllers, only the one with the
+Deploy it with contrib/kubernetes/capacity.yaml. Of several controllers, only the one with the
 lease works.
 
-Exit status: 2 if the command line is wrong, 1 after any other failure.`,
+Exit status: 0 after SIGTERM, 2 if the command line or kubeconfig is wrong, 1 after any
+other failure.`,
 		Example:       "  berth-controller\n  berth-controller --kubeconfig admin.kubeconfig",
 		Version:       version,
 		Args:          cobra.NoArgs,

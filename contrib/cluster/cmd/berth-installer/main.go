@@ -60,8 +60,8 @@ func newRoot() *cobra.Command {
 		Long: "Install berth beside a node's CRI daemon, and switch the kubelet to berth if \"berth\n" +
 			"doctor\" finds no failure; or restore the node's prior state. The next run completes\n" +
 			"an interrupted run.\n\n" +
-			"Exit status: 0 if the node is up to date, 2 if the command line is wrong, 1 for any\n" +
-			"other failure.",
+			"Exit status: 0 on success, and if SIGTERM ends \"run\"; 2 if the command line or\n" +
+			"the values file is wrong; 1 for any other failure.",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version,
@@ -80,7 +80,7 @@ func (s *settings) runCommand() *cobra.Command {
 		Use:   "run",
 		Short: "Reconcile this node with the values file (in a pod of a DaemonSet)",
 		Long: `Reconcile this node with the values file, and run until SIGTERM. After a failure the pod
-is not ready, so that a rollout of the DaemonSet stops: correct the cause, and delete the
+is not ready, which stops a rollout of the DaemonSet: correct the cause, and delete the
 pod or change the values.`,
 		Example: "  berth-installer run --root /host --node worker-1",
 		Args:    cobra.NoArgs,

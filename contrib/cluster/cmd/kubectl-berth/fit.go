@@ -32,13 +32,14 @@ type fitCommand struct {
 func (p *fitCommand) command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "fit (-f FILE... [--handlers FILE [--classes FILE]] | [TYPE/]NAME...)",
-		Short: "Show the classes and nodes that pods can run on, and why not on others",
-		Long: `Show which of the cluster's classes and nodes pods can use, and why not others. Pods come
+		Short: "Show the classes and nodes that can run pods, and why others cannot",
+		Long: `Show the cluster's classes and nodes that can run pods, and why others cannot. Pods come
 from files (-f) or from the cluster: pod/NAME, deploy/NAME and other workloads, or a pod's
 name alone. Each class is checked with the pod as admission changes it for this class. In a
 pod of the cluster, the changes for its own class are undone first. A node can run the pod
-if it is ready, matches the pod's selectors, and has the handler with what the pod needs.
-The usage of nodes is ignored. Capabilities come from the annotations of classes.
+if it is ready and not cordoned, if the pod selects and tolerates it, and if it has the
+handler, capabilities and resources that the pod needs. The usage of nodes is ignored.
+Capabilities come from annotations of classes and the status of nodes.
 
 With --handlers, pods in files are checked against these handlers and the classes in files,
 without the cluster. The exit status is 3 if a pod cannot run with its class or, if it has
@@ -63,7 +64,7 @@ none, with any handler.`,
 	}
 	c.Flags().StringSliceVarP(&p.files, "filename", "f", nil, "`FILE` of pods or workloads, or - for standard input; may be repeated")
 	c.Flags().StringVar(&p.list, "handlers", "", "names separated by commas, or a `FILE` of handlers with their capabilities, instead of the cluster")
-	c.Flags().StringSliceVar(&p.classFiles, "classes", nil, "with --handlers, `FILE` of more classes; may be repeated")
+	c.Flags().StringSliceVar(&p.classFiles, "classes", nil, "with --handlers, `FILE` of classes beside those in -f; may be repeated")
 	output.Flag(c, &p.output, output.Forms...)
 	p.tables.NoHeadersFlag(c)
 	return c

@@ -131,9 +131,10 @@ func (p *auditCommand) command() *cobra.Command {
 		Short: "Find classes without nodes, handlers without classes, and pods waiting for a handler",
 		Long: `Find mismatches between the nodes, RuntimeClasses and pods of a cluster: classes that
 select nodes without their handler, handlers that no class uses or that accept no pods,
-nodes that no class of their handler selects, pods that are pending because a handler or
-class is missing, and nodes where a restart of the kubelet would end pods. Pods of all
-namespaces are checked, or those of -n. Warnings fail the command only with --strict.`,
+nodes that have a handler but are not selected by its classes, pods that are pending
+because a handler or class is missing, and nodes where a restart of the kubelet would end
+pods. Pods of all namespaces are checked, or those of -n. Warnings fail the command only
+with --strict.`,
 		Example: "  kubectl berth audit\n  kubectl berth audit -n web --strict -o json",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return p.audit(c.Context()) },

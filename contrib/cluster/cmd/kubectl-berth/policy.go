@@ -42,7 +42,7 @@ With --rules, a MutatingAdmissionPolicy gives a class to pods without one, by ru
 namespace, the labels and the needs of the pod.
 
 What handlers can do comes from the annotations of the cluster's classes, or of --classes;
-for those in --handlers, from that file. The output ends with the bindings, which put the
+for handlers in --handlers, from that file. The output ends with the bindings, which put the
 policies in force. Generate the policies again when classes or handlers change.`,
 		Example: `  # Show what the policies for the classes of the cluster would change, and apply them
   kubectl berth policy --rules rules.yaml | kubectl diff --server-side -f -
@@ -65,7 +65,7 @@ policies in force. Generate the policies again when classes or handlers change.`
 	flags.StringVar(&p.rules, "rules", "", "`FILE` of rules that give a class to pods without one")
 	flags.StringVar(&p.workloads, "workloads", string(policy.WarnWorkloads), `"warn" about workloads whose pods would be refused, "deny" or "ignore" them`)
 	flags.Var(&p.exempt, "exempt", "another `NAMESPACE` whose pods are not checked; may be repeated; an empty value removes all earlier and default ones")
-	flags.BoolVar(&p.state, "with-state", false, "refuse pods of handlers that accept no pods at the moment, and do not choose these handlers")
+	flags.BoolVar(&p.state, "with-state", false, "with --handlers: refuse pods of handlers that accept none in that file, and do not choose these handlers")
 	output.Flag(c, &p.output, "yaml", "json")
 	completes(c, "workloads", cobra.FixedCompletions([]string{string(policy.WarnWorkloads), string(policy.DenyWorkloads), string(policy.IgnoreWorkloads)}, cobra.ShellCompDirectiveNoFileComp))
 	completes(c, "exempt", p.completeNames(namespaceNames))

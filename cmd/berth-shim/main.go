@@ -73,7 +73,7 @@ func run(args []string) error {
 	flags.SetOutput(io.Discard)
 	dir := flags.String("dir", "", "directory of the supervisor's journals and log")
 	level := flags.String("log-level", "info", "trace, debug, info, warn or error")
-	patience := flags.Duration("patience", supervisor.DefaultPatience, "how long to wait for a daemon without a task")
+	patience := flags.Duration("patience", supervisor.DefaultPatience, "how long to wait for a daemon while no task exists")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}

@@ -173,8 +173,7 @@ func (b *bed) restart(t *testing.T) {
 // precompiled checks that a compiled module is stored with its image and used again, also after a
 // restart of the daemon, and is removed with the image.
 func (b *bed) precompiled(t *testing.T) {
-	// A module that differs from those of other tests, whose images stay, by an empty custom
-	// section.
+	// A custom section makes this module differ from those of other tests; their images stay.
 	other := append(slices.Clone(module(t)), 0, 3, 1, 'x', 0)
 	before := b.compiled(t)
 	// Modules of other tests may be collected at any time.

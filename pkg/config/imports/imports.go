@@ -136,7 +136,7 @@ type table struct {
 	name   string
 	at     place
 	values map[string]any
-	// places are the places of keys of values, and of "options.<key>".
+	// places has each key's place, an option's under "options.<key>".
 	places map[string]place
 	// wasm is the place of containerd's setting for WebAssembly images; zero if unset.
 	wasm place

@@ -9,7 +9,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 )
 
-// A plugin that can register again is logged as a warning. It used to be an error at every start.
+// A failed registration that the plugin can repeat is a warning. It used to be an error at every start.
 func TestPluginsThatCanComeAgainAreNoErrors(t *testing.T) {
 	to, lines := test.NewNullLogger()
 	ctx := log.WithLogger(t.Context(), logrus.NewEntry(to))

@@ -139,12 +139,17 @@ func TestADaemonThatCannotListIsNotReady(t *testing.T) {
 		test.Check(t, test.Err(b.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})))
 		b.node.monitor.suspect()
 	}
+	ago := time.Now().Add(-2 * lastknown.Tolerated)
+	b.known.Mu.Lock()
+	b.known.Containers.At = ago // since then, lists were not requested
+	b.known.Mu.Unlock()
 	fail.Store(true)
 	lists()
-	test.Equal(t, "after one failure", b.known.ListFailure(time.Now()), "")
-	b.known.Mu.Lock()
-	b.known.Containers.At = time.Now().Add(-2 * lastknown.Tolerated)
-	b.known.Mu.Unlock()
+	test.Equal(t, "after one failure", b.known.ListFailure(), "")
+	fail.Store(false)
+	lists()
+	b.known.Fail(&b.known.Containers, "its store is damaged", ago)
+	fail.Store(true)
 	test.Eventually(t, "not ready", func() bool {
 		lists()
 		h := b.Health()

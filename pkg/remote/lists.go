@@ -128,7 +128,7 @@ func (l *lists) recordFailure(p *lastknown.Page, err error) error {
 	switch status.Code(err) {
 	case codes.OK, codes.Unavailable, codes.Canceled: // health already shows this failure, or the client left
 	default:
-		l.known.Fail(p, reason(err))
+		l.known.Fail(p, reason(err), time.Now())
 	}
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
-	"time"
 
 	"github.com/berth-cri/berth/pkg/remote/lastknown"
 )
@@ -41,7 +40,7 @@ func (s *session) check(ctx context.Context) observation {
 	if why := s.conflict.Load(); why != nil && seen.lost == "" {
 		seen = observation{lost: *why}
 	}
-	if why := s.known.ListFailure(time.Now()); why != "" && seen == (observation{}) {
+	if why := s.known.ListFailure(); why != "" && seen == (observation{}) {
 		seen.unready = listFailed + why
 	}
 	seen.reconnected = s.asked != s.initialized

@@ -40,8 +40,9 @@ type Pods struct {
 type Page struct {
 	At time.Time
 	Mark
-	// failed is why a newer list failed, empty if no newer list failed.
-	failed string
+	// failing is when the first newer list failed, failed why a list failed more than Tolerated later.
+	failing time.Time
+	failed  string
 }
 
 // Mark is the moment at which a list was requested.
@@ -92,7 +93,7 @@ func (k *Pods) Take(p *Page, f wire.Frame, m Mark, now time.Time) (differs bool)
 		return false // a later request was answered first
 	}
 	differs = k.replace(p, f) || p.At.IsZero()
-	p.At, p.Mark, p.failed = now, m, ""
+	p.At, p.Mark, p.failing, p.failed = now, m, time.Time{}, ""
 	oldest, changes := min(k.Sandboxes.upTo, k.Containers.upTo), len(k.changes)
 	k.changes = slices.DeleteFunc(k.changes, func(c Change) bool { return c.number <= oldest })
 	if differs || changes > 0 { // some of the changes may be in the list now
@@ -142,27 +143,27 @@ func byID[T interface{ GetId() string }](items []T) map[string]T {
 	return all
 }
 
-// Fail records why a daemon that answers failed to list.
-func (k *Pods) Fail(p *Page, why string) {
-	k.Mu.Lock()
-	defer k.Mu.Unlock()
-	p.failed = why
-}
-
-// Tolerated is the age of the last list up to which failures of newer lists have no effect.
+// Tolerated is how long lists may fail without effect.
 const Tolerated = 10 * time.Second
 
-// ListFailure returns why the newest list failed if the last successful one is older than
-// Tolerated, otherwise "". The last known lists may then show exited containers as running.
-func (k *Pods) ListFailure(now time.Time) string {
+// Fail records why a daemon that answers failed to list.
+func (k *Pods) Fail(p *Page, why string, now time.Time) {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
-	for _, p := range []*Page{&k.Sandboxes, &k.Containers} {
-		if p.failed != "" && now.Sub(p.At) > Tolerated {
-			return p.failed
-		}
+	if p.failing.IsZero() {
+		p.failing = now
 	}
-	return ""
+	if now.Sub(p.failing) > Tolerated {
+		p.failed = why
+	}
+}
+
+// ListFailure returns why lists have failed for longer than Tolerated, otherwise "". The last known
+// lists may then show exited containers as running.
+func (k *Pods) ListFailure() string {
+	k.Mu.Lock()
+	defer k.Mu.Unlock()
+	return cmp.Or(k.Sandboxes.failed, k.Containers.failed)
 }
 
 // Note records a change made by a call.

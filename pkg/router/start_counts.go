@@ -128,16 +128,17 @@ func (t *startCounter) ended(o *Owner, start bool, err error, reported bool) {
 var errOverdue = errors.New("the start did not finish before its caller's deadline: a network plugin (child process of berth) or a runtime (child process of berth-shim) hangs, see \"ps axf\"; start_timeout aborts such a start")
 
 // watch reports a start as failed if it is still running at its caller's deadline. ended stops the
-// watch, and returns whether the start was reported.
+// watch, and returns whether the start was reported. It must be called once.
 func (t *startCounter) watch(ctx context.Context, name string, a handler.Attempt) (ended func() bool) {
-	var overdue atomic.Bool
+	overdue := make(chan bool, 1)
 	stop := context.AfterFunc(ctx, func() {
-		if end, bounded := ctx.Deadline(); bounded && time.Until(end) < time.Second/10 { // callers may cancel a little earlier
-			overdue.Store(true)
+		end, bounded := ctx.Deadline()
+		late := bounded && time.Until(end) < time.Second/10 // callers may cancel a little earlier
+		if overdue <- late; late {
 			t.notStarted(name, a, errOverdue)
 		}
 	})
-	return func() bool { return !stop() && overdue.Load() }
+	return func() bool { return !stop() && <-overdue }
 }
 
 func (t *startCounter) notStarted(name string, a handler.Attempt, err error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -97,6 +98,25 @@ func TestBodyIsCutAtItsBound(t *testing.T) {
 			t.Errorf("body of %d bytes: a read after the end returns %v", size, err)
 		}
 	}
+}
+
+type answering string
+
+func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(string(a))), Request: r}, nil
+}
+
+// Only the bytes of answers are counted, not the answers.
+func TestProgressOfAnswers(t *testing.T) {
+	p := &Progress{}
+	w := &wire{progress: p, limits: bounds.Limits{}.Complete()}
+	for _, body := range []answering{"", "five!", ""} {
+		resp, err := w.tokens(body).RoundTrip(test.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://r/token", http.NoBody))(t))
+		test.Must(t, err)
+		_, err = io.Copy(io.Discard, resp.Body)
+		test.Must(t, errors.Join(err, resp.Body.Close()))
+	}
+	test.Equal(t, "bytes", p.Bytes(), 5)
 }
 
 // The log advises on a hosts.toml whose TLS options do not fit together.

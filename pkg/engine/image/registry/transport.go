@@ -101,7 +101,7 @@ func (t wireTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if err == nil {
 		// An answer is progress, even without a body.
-		t.wire.progress.bytes.Add(1)
+		t.wire.progress.answers.Add(1)
 		if asked != nil {
 			asked.answered(resp)
 		}
@@ -285,8 +285,7 @@ type Progress struct {
 	// Total, if set, counts the bytes of all pulls.
 	Total *atomic.Int64
 
-	open  atomic.Int64
-	bytes atomic.Int64
+	open, answers, bytes atomic.Int64
 }
 
 func (p *Progress) count(n int) {
@@ -296,7 +295,7 @@ func (p *Progress) count(n int) {
 	}
 }
 
-// Bytes is the number of received bytes, plus one for each answer.
+// Bytes is the number of received bytes.
 func (p *Progress) Bytes() int64 { return p.bytes.Load() }
 
 // Watch cancels with ErrStalled once a request has been open for timeout without a byte. It returns
@@ -314,9 +313,9 @@ func (p *Progress) Watch(ctx context.Context, timeout time.Duration, cancel cont
 			return
 		case <-tick.C:
 		}
-		open, bytes := p.open.Load() > 0, p.bytes.Load()
-		if !open || !wasOpen || bytes != seen {
-			since, seen, wasOpen = time.Now(), bytes, open
+		open, came := p.open.Load() > 0, p.answers.Load()+p.bytes.Load()
+		if !open || !wasOpen || came != seen {
+			since, seen, wasOpen = time.Now(), came, open
 			continue
 		}
 		if time.Since(since) >= timeout {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -110,6 +111,25 @@ func TestStartDeletesOnlyDamagedImages(t *testing.T) {
 			t.Errorf("%s: configuration: %v; want it usable: %v", name, err, c.usable)
 		}
 	}
+}
+
+// An image that cannot be read at the moment may be whole: its record stays for the next start.
+func TestStartKeepsUnreadableImages(t *testing.T) {
+	_, s, img := pulled(t, Config{}, build(t, v1.Config{}))
+	ctx, cancel := context.WithCancel(disk.InNamespace(t.Context()))
+	cancel()
+	test.Must(t, s.catalog.Load(ctx))
+	manifest := blobPath(s, img.Manifest.Digest)
+	test.Must(t, os.Rename(manifest, manifest+"~"))
+	test.Must(t, os.Symlink(manifest, manifest)) // fails with ELOOP
+	s = reopen(t, s)
+	test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "get the unreadable image")
+	dropped, err := s.files.DropDamaged(disk.InNamespace(t.Context()), img.Manifest, true)
+	test.Equal(t, fmt.Sprintf("dropped (%v)", err), dropped, false)
+	test.Must(t, s.Close())
+	test.Must(t, os.Rename(manifest+"~", manifest))
+	s = openStore(t, s.cfg)
+	test.Checkf(t, test.Err(s.Get(app)), "get the image that is readable again")
 }
 
 // An image that would take too much memory cannot be used, but it is listed, and it can be removed

@@ -4,10 +4,12 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
+	"syscall"
 
 	eventsapi "github.com/containerd/containerd/api/events"
 	"github.com/containerd/containerd/v2/core/events"
@@ -40,8 +42,8 @@ func New(f *disk.Files, r *Reader, x *Index, e events.Publisher) *Catalog {
 	return &Catalog{Index: x, files: f, Reader: r, events: e}
 }
 
-// Load fills the index. A record with unreadable content is removed, so that the kubelet pulls the
-// image again. An image that would take too much memory stays and can be removed.
+// Load fills the index. A record with missing or damaged content is removed, so that the kubelet
+// pulls the image again. An image that would take too much memory stays and can be removed.
 func (c *Catalog) Load(ctx context.Context) error {
 	records, err := c.files.Images.List(ctx)
 	if err != nil {
@@ -64,6 +66,8 @@ func (c *Catalog) Load(ctx context.Context) error {
 	return err
 }
 
+// loadRecord returns false if the record must be removed. If its content cannot be read at the
+// moment, it stays without an entry in the index: the content may be whole.
 func (c *Catalog) loadRecord(ctx context.Context, rec images.Image) bool {
 	p := recordedPlatform(rec.Labels)
 	load := func(p Platform) (*Image, error) {
@@ -80,12 +84,17 @@ func (c *Catalog) loadRecord(ctx context.Context, rec images.Image) bool {
 		// its configuration, which may differ.
 		other, otherwise := load(AnyPlatform)
 		// The platform of an image that takes too much memory is unknown.
-		if otherwise == nil && (other.unusable != nil || KindOf(other.Platform) == p) {
-			img, err = other, nil
+		if otherwise != nil || other.unusable != nil || KindOf(other.Platform) == p {
+			img, err = other, otherwise
 		}
 	}
 	if err != nil {
-		log.G(ctx).WithError(err).WithFields(log.Fields{"image": rec.Name, "platform": p.String()}).Warn("Removing damaged image")
+		entry := log.G(ctx).WithError(err).WithFields(log.Fields{"image": rec.Name, "platform": p.String()})
+		if _, failed := errors.AsType[syscall.Errno](err); failed || ctx.Err() != nil {
+			entry.Warn("Failed to read image; a pull or the next start will retry")
+			return true
+		}
+		entry.Warn("Removing damaged image")
 		return false
 	}
 	c.Index.put(img, p, rec.Target.Digest, rec.Name)

@@ -47,7 +47,7 @@ func (f *Files) DropDamaged(ctx context.Context, desc imagespec.Descriptor, read
 func isWhole(path string, of digest.Digest, size int64, read bool) bool {
 	file, err := os.Open(path) //nolint:gosec // the store's own
 	if err != nil {
-		return false
+		return !errors.Is(err, fs.ErrNotExist) // readers get the error
 	}
 	defer file.Close()
 	if st, err := file.Stat(); err != nil || st.Size() != size {

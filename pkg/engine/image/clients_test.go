@@ -302,7 +302,7 @@ func TestLimitsOfClients(t *testing.T) {
 	} {
 		test.Is(t, err, errdefs.IsInvalidArgument, "%s", name)
 	}
-	test.Says(t, record, "labels of")
+	test.Says(t, record, "labels with")
 	test.Must(t, s.Clients().Content().Abort(ctx, "x"))
 	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithRandomID()))(t)
 	writeBlob(ctx, t, s.Clients().Content(), l.ID, "x")

@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"fmt"
+	"maps"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -131,7 +132,7 @@ func TestKubelet(t *testing.T) {
 func (b *bed) pods(t *testing.T, names ...string) {
 	slots := make(chan struct{}, atOnce)
 	var group sync.WaitGroup
-	for name, check := range map[string]func(*testing.T, *Namespace){
+	checks := map[string]func(*testing.T, *Namespace){
 		"back-off":          b.backOff,
 		"deployments":       b.deployments,
 		"handlers":          b.handlers,
@@ -148,8 +149,14 @@ func (b *bed) pods(t *testing.T, names ...string) {
 		"streams":           b.streams,
 		"user-namespaces":   b.userNamespaces,
 		"volumes":           b.volumes,
-	} {
-		if len(names) > 0 && !slices.Contains(names, name) {
+	}
+	if len(names) == 0 {
+		names = slices.Collect(maps.Keys(checks))
+	}
+	for _, name := range names {
+		check := checks[name]
+		if check == nil {
+			t.Errorf("check %q does not exist", name)
 			continue
 		}
 		group.Go(func() {

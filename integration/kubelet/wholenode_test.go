@@ -24,7 +24,7 @@ func TestWholeNode(t *testing.T) {
 			"evictionPressureTransitionPeriod": "5s",
 		},
 	})
-	b.pods(t, "handlers", "resize", "out-of-memory")
+	b.pods(t, "handlers", "resize")
 	for name, check := range map[string]func(*testing.T, *Namespace){
 		"resize of a pod": b.resizePod, "pressure": b.pressure, "described": b.described,
 	} {

@@ -2,7 +2,6 @@ package kubelet
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -42,15 +41,17 @@ spec:
   containers: [{name: main, image: IMAGE, command: [sh, -c, 'echo done once']}]
 `, class.name))
 	}
+	before := map[string]string{}
 	for _, class := range b.classes {
-		n.WaitReady(t, class.name)
+		before[class.name] = n.WaitReady(t, class.name).Status.ContainerStatuses[0].ContainerID
 		n.WaitPhase(t, class.name+"-done", corev1.PodSucceeded)
 	}
-	before := n.identities(t, "app=steady")
 	b.PowerCut(t)
 	for _, class := range b.classes {
 		status := n.WaitRestarts(t, class.name, "main", 1)
-		n.WaitReady(t, class.name)
+		if after := n.WaitReady(t, class.name).Status.ContainerStatuses[0].ContainerID; after == before[class.name] {
+			t.Errorf("%s: the container was not replaced: %s", class.name, after)
+		}
 		if last := status.LastTerminationState.Terminated; last == nil || last.ExitCode == 0 {
 			t.Errorf("%s: last state of the container from before the reboot: %+v, want a failure", class.name, last)
 		}
@@ -61,19 +62,13 @@ spec:
 		}
 		testbed.Same(t, n.Kubectl(t, "logs", class.name+"-done"), "done once\n", "%s: the log of the completed pod is", class.name)
 	}
-	after := n.identities(t, "app=steady")
-	for _, identity := range after {
-		if slices.Contains(before, identity) {
-			t.Errorf("the container was not replaced: %s", identity)
-		}
-	}
 	testbed.Eventually(t, patience, func() error {
 		leases, err := b.berth.CNI.Leases()
 		if err != nil {
 			return err
 		}
 		if len(leases) != len(b.classes) {
-			return fmt.Errorf("leased addresses: %s; want one per running pod: %s", strings.Join(leases, ", "), strings.Join(after, "\n"))
+			return fmt.Errorf("leased addresses: %s; want one per running pod: %s", strings.Join(leases, ", "), strings.Join(n.identities(t, "app=steady"), "\n"))
 		}
 		return nil
 	})

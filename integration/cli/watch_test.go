@@ -44,7 +44,7 @@ func TestWatch(t *testing.T) {
 	n.Stop(t)
 	s.Shows(t, testbed.Showing(`no data from berth since \d\d:\d\d:\d\d \(\d+s\), trying again every 200ms: berth is not running`, `(?m)^gvisor +cordoned`))
 	n.Start(t)
-	s.Shows(t, testbed.Hiding("away"))
+	s.Shows(t, testbed.Hiding("no data from berth"))
 	s.Shows(t, testbed.Showing(`1 of 2 handlers accept pods, 3 pods`))
 	if !colored.MatchString(s.Written()) {
 		t.Error("no color was written")

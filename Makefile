@@ -44,6 +44,7 @@ export BERTH_TEST_COREDNS ?= $(BIN)/coredns
 export BERTH_TEST_CRUN  ?= $(shell command -v crun || echo /usr/bin/crun)
 export BERTH_TEST_CONTAINERD ?= $(BIN)/containerd
 export BERTH_TEST_CTR ?= $(BIN)/ctr
+export BERTH_TEST_CNI ?= $(BIN)/cni
 export BERTH_TEST_KUBERNETES ?= $(BIN)
 export BERTH_TEST_VM ?= $(BIN)/vm
 
@@ -166,13 +167,17 @@ deps: ## install from Debian what is missing (root)
 	scripts/deps
 
 .PHONY: runtimes
-runtimes: $(BIN)/runc $(BIN)/runc-old $(BIN)/runsc $(BIN)/runsc-other/runsc $(BIN)/containerd-shim-runc-v2 $(BIN)/stargz ## build the runtimes and a snapshotter of the tests into ./bin
+runtimes: $(BIN)/runc $(BIN)/runc-old $(BIN)/runsc $(BIN)/runsc-other/runsc $(BIN)/containerd-shim-runc-v2 $(BIN)/stargz $(BIN)/cni/bridge ## build the runtimes and a snapshotter of the tests into ./bin
 
 $(BIN)/runc: integration/runtimes/runc/go.mod scripts/runtime
 	scripts/runtime runc $(BIN)
 
 $(BIN)/runc-old: integration/runtimes/runc-old/go.mod scripts/runtime
 	scripts/runtime runc-old $(BIN)
+
+$(BIN)/cni/bridge: integration/runtimes/cni/go.mod
+	@mkdir -p $(BIN)/cni
+	cd integration/runtimes/cni && GOWORK=off $(AS_BUILT) go build -ldflags '-s -w' -o $(BIN)/cni/ tool
 
 RUNSC := $(wildcard integration/runtimes/runsc/* integration/runtimes/runsc/*/*)
 

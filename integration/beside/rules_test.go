@@ -1,9 +1,15 @@
 package beside
 
 import (
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // theirRules is a chain of the node's administrator.
@@ -22,7 +28,7 @@ func addTheirRules(t *testing.T) {
 
 func natRules(t *testing.T) string {
 	t.Helper()
-	return run(t, "iptables", "--wait", "--table", "nat", "--list-rules")
+	return run(t, "iptables", "--wait", "--table", "nat", "--list-rules") + run(t, "nft", "list", "ruleset", "inet")
 }
 
 // TestRulesFlushed deletes the rules of running pods, as firewalls do.
@@ -50,6 +56,13 @@ func TestRulesFlushed(t *testing.T) {
 			served, plain := b.pod(t, hostPort(port)), b.pod(t)
 			b.answers(t, port)
 			flush()
+			testbed.Eventually(t, time.Minute, func() error {
+				_, err := b.Client.Status(t.Context(), &runtimeapi.StatusRequest{})
+				if err == nil && !strings.Contains(natRules(t), plain.IP(t)) {
+					err = fmt.Errorf("the masquerading of a running pod is not restored:\n%s", natRules(t))
+				}
+				return err
+			})
 			run(t, "iptables", "--wait", "--table", "nat", "--flush") // the administrator's rules are added again
 			_ = exec.Command("iptables", "--wait", "--table", "nat", "--delete-chain", theirRules).Run()
 			addTheirRules(t)

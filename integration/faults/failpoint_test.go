@@ -21,9 +21,10 @@ import (
 
 // placesOfPods are the failpoints that a pod passes, in order.
 var placesOfPods = []string{
-	failpoint.SandboxReserved, failpoint.SandboxNamespaces, failpoint.SandboxNetworked, failpoint.SandboxShimStarted, failpoint.SandboxReady,
+	failpoint.SandboxReserved, failpoint.SandboxNamespaces, failpoint.SandboxAddressed, failpoint.SandboxLinked, failpoint.SandboxNetworked,
+	failpoint.SandboxShimStarted, failpoint.SandboxReady,
 	failpoint.ContainerPlanned, failpoint.ContainerMounted, failpoint.ContainerCreated, failpoint.ContainerRunning,
-	failpoint.ContainerStopped, failpoint.ContainerErased, failpoint.SandboxStopped, failpoint.SandboxErased,
+	failpoint.ContainerStopped, failpoint.ContainerErased, failpoint.SandboxStopped, failpoint.SandboxUnlinked, failpoint.SandboxErased,
 }
 
 // survivors are the states that must be listed after a crash at each failpoint:
@@ -31,6 +32,8 @@ var placesOfPods = []string{
 var survivors = map[string]string{
 	failpoint.SandboxReserved:    "",
 	failpoint.SandboxNamespaces:  "",
+	failpoint.SandboxAddressed:   "",
+	failpoint.SandboxLinked:      "",
 	failpoint.SandboxNetworked:   "",
 	failpoint.SandboxShimStarted: "",
 	failpoint.SandboxReady:       "SANDBOX_READY",
@@ -42,6 +45,7 @@ var survivors = map[string]string{
 	failpoint.ContainerStopped:   "SANDBOX_READY CONTAINER_EXITED",
 	failpoint.ContainerErased:    "SANDBOX_READY CONTAINER_EXITED",
 	failpoint.SandboxStopped:     "SANDBOX_NOTREADY",
+	failpoint.SandboxUnlinked:    "SANDBOX_NOTREADY",
 	failpoint.SandboxErased:      "SANDBOX_NOTREADY",
 }
 

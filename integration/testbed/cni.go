@@ -177,12 +177,48 @@ func (c *CNI) rules() ([]string, error) {
 			rules = append(rules, strings.TrimSpace(rule))
 		}
 	}
-	return rules, nil
+	tables, err := c.tables()
+	for _, set := range tables {
+		if strings.Contains(set, "elements") {
+			rules = append(rules, set)
+		}
+	}
+	return rules, err
 }
 
-// removeRules removes the rules that jump to the chains of this network's pods, and then those
-// chains.
+// tables returns the set of this network's pods in each table that masquerades them, by the name of
+// the table.
+func (c *CNI) tables() (map[string]string, error) {
+	names, err := exec.Command("nft", "list", "tables", "inet").Output()
+	if err != nil {
+		return nil, fmt.Errorf("nft list tables: %w", err)
+	}
+	sets := map[string]string{}
+	for line := range strings.Lines(string(names)) {
+		name, berths := strings.CutPrefix(strings.TrimSpace(line), "table inet berth_")
+		if !berths {
+			continue
+		}
+		text, _ := exec.Command("nft", "list", "set", "inet", "berth_"+name, "pods_"+c.Subnet).Output() // it may be gone meanwhile
+		if len(text) > 0 {
+			sets["berth_"+name] = string(text)
+		}
+	}
+	return sets, nil
+}
+
+// removeRules removes the tables that masquerade this network's pods, the rules that jump to chains
+// of its pods, and then those chains.
 func (c *CNI) removeRules() error {
+	tables, err := c.tables()
+	if err != nil {
+		return err
+	}
+	for name := range tables {
+		if out, err := exec.Command("nft", "delete", "table", "inet", name).CombinedOutput(); err != nil {
+			return fmt.Errorf("nft delete table: %w: %s", err, out)
+		}
+	}
 	rules, err := c.rules()
 	if err != nil {
 		return err

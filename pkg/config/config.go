@@ -238,6 +238,9 @@ type CNI struct {
 	MaxConfNum int `toml:"max_conf_num"`
 	// CacheDir is the directory of libcni's results, which berth needs to disconnect a pod.
 	CacheDir string `toml:"cache_dir"`
+	// InProcess makes berth connect pods to networks of standard plugins itself, instead of running
+	// them (docs/network.md#networks-in-process).
+	InProcess bool `toml:"in_process"`
 	// GC makes plugins of CNI 1.1 release, at each start, all attachments other than those of
 	// berth's pods. Set it only if no other program uses the networks
 	// (docs/network.md#beside-other-daemons).

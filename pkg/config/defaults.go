@@ -37,6 +37,7 @@ func Default() *Config {
 			BinDirs:    []string{"/opt/cni/bin", "/usr/lib/cni"},
 			MaxConfNum: 1,
 			CacheDir:   "/var/lib/cni",
+			InProcess:  true,
 		},
 		Registry: Registry{
 			HostsDir:               "/etc/berth/hosts.d",

@@ -67,12 +67,14 @@ func engineConfig(cfg *config.Config, b Build) engine.Config {
 
 // networkConfig returns the network configuration of a daemon with records below root.
 func networkConfig(c config.CNI, root string) network.Config {
+	own := digest.FromString(root).Encoded()[:12]
 	n := network.Config{
+		InProcess: c.InProcess, MasqueradeTable: "berth_" + own,
 		ConfDir: c.ConfDir, BinDirs: c.BinDirs, MaxConfNum: c.MaxConfNum, GC: c.GC,
 		// All CNI users of a node share the usual directory, and berth disconnects the pods of
 		// unknown entries in its cache. Its own directory, one for each root, keeps the pods of
 		// other daemons and of a second berth connected.
-		CacheDir: filepath.Join(c.CacheDir, "berth", digest.FromString(root).Encoded()[:12]),
+		CacheDir: filepath.Join(c.CacheDir, "berth", own),
 	}
 	if n.MaxConfNum == 0 { // "all" in the configuration
 		n.MaxConfNum = -1

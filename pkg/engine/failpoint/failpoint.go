@@ -13,6 +13,8 @@ package failpoint
 const (
 	SandboxReserved    = "sandbox.reserved"     // only the record is on disk
 	SandboxNamespaces  = "sandbox.namespaces"   // namespaces exist, CNI has not run
+	SandboxAddressed   = "sandbox.addressed"    // an address is reserved, no interface has it
+	SandboxLinked      = "sandbox.linked"       // the interface has its address, which is not masqueraded
 	SandboxNetworked   = "sandbox.networked"    // CNI has run, its result is not recorded
 	SandboxShimStarted = "sandbox.shim-started" // a foreign shim runs, it is not recorded
 	SandboxReady       = "sandbox.ready"        // recorded READY, not answered
@@ -23,6 +25,7 @@ const (
 	ContainerStopped   = "container.stopped"    // the signal was sent, the exit not recorded
 	ContainerErased    = "container.erased"     // resources gone, the record is not
 	SandboxStopped     = "sandbox.stopped"      // containers dead, network still up
+	SandboxUnlinked    = "sandbox.unlinked"     // no interface has the address, it is still reserved
 	SandboxErased      = "sandbox.erased"       // resources gone, the record is not
 )
 

@@ -147,7 +147,7 @@ func selfContained(list *libcni.NetworkConfigList) ([]byte, error) {
 func (p *Plugins) findPlugins(ctx context.Context, lists []*libcni.NetworkConfigList) error {
 	for _, list := range lists {
 		for _, plugin := range list.Plugins {
-			path, err := find(plugin.Network.Type, p.config.BinDirs)
+			path, err := p.findPlugin(plugin.Network.Type)
 			if err != nil {
 				return fmt.Errorf("network %q: %w", list.Name, err)
 			}
@@ -156,6 +156,8 @@ func (p *Plugins) findPlugins(ctx context.Context, lists []*libcni.NetworkConfig
 	}
 	return nil
 }
+
+func (p *Plugins) findPlugin(name string) (string, error) { return find(name, p.config.BinDirs) }
 
 // find finds a plugin's executable. It refuses a file that every user can change, and accepts one
 // that root does not own, because plugins are often unpacked with the owners in their archive.

@@ -16,13 +16,14 @@ package network
 
 import (
 	"cmp"
-	"context"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"golang.org/x/sync/semaphore"
+
+	"github.com/berth-cri/berth/pkg/engine/network/standard"
 )
 
 // Config locates CNI's files on this node.
@@ -39,6 +40,10 @@ type Config struct {
 	// records (IPAM), even over reboots. Only this daemon may use it: a pod that has files here and
 	// is not valid is a leftover.
 	CacheDir string
+	// InProcess serves networks of standard plugins in this process; see package standard.
+	InProcess bool
+	// MasqueradeTable is the name of this daemon's table of nftables.
+	MasqueradeTable string
 	// GC lets Collect send the verb GC. Plugins then remove all attachments that the verb does not
 	// list, so the networks must not be used by any other daemon on the node.
 	GC bool
@@ -47,10 +52,15 @@ type Config struct {
 // Plugins runs the node's CNI plugins. All methods may be called concurrently for different pods;
 // calls for one pod must not overlap.
 type Plugins struct {
-	config  Config
-	cni     *libcni.CNIConfig
-	journal journal
-	health  health
+	config Config
+	cni    *libcni.CNIConfig
+	// inProcess is used instead of cni for attachments with InProcess.
+	inProcess  *libcni.CNIConfig
+	standard   *standard.Plugins
+	masquerade *standard.Masquerade
+	unrepaired error // of the last checkNode
+	journal    journal
+	health     health
 	// undoTimeout limits a DEL after a failed ADD, and each DEL by Collect.
 	undoTimeout time.Duration
 
@@ -77,7 +87,10 @@ func New(c Config) *Plugins {
 		active:      map[string]Pod{},
 		pluginLock:  pluginLock{semaphore.NewWeighted(exclusiveWeight)},
 	}
-	p.health.check = func(ctx context.Context) error { _, err := p.networks(ctx, ""); return err }
+	p.masquerade = standard.NewMasquerade(c.MasqueradeTable)
+	p.standard = standard.New(&pluginExec{}, p.masquerade)
+	p.inProcess = libcni.NewCNIConfigWithCacheDir(c.BinDirs, c.CacheDir, p.standard)
+	p.health.check = p.checkNode
 	p.health.ask = p.askNode
 	return p
 }

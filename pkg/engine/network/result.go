@@ -37,6 +37,8 @@ type Attachment struct {
 	Args [][2]string `json:"args,omitempty"`
 	// Capabilities are the capability arguments that the configuration declares.
 	Capabilities map[string]json.RawMessage `json:"capabilities,omitempty"`
+	// InProcess is set if package standard serves it, not plugins.
+	InProcess bool `json:"inProcess,omitempty"`
 	// Result is CNI's result; nil while ADD has not completed.
 	Result json.RawMessage `json:"result,omitempty"`
 }

@@ -3,11 +3,16 @@ package network
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/berth-cri/berth/pkg/engine/network/standard"
 )
 
 // Setup connects a pod to the network: CNI ADD, for each configuration in order. If ADD fails,
@@ -24,6 +29,9 @@ func (p *Plugins) Setup(ctx context.Context, pod Pod) (*Result, error) {
 	plan, err := attachments(lists, pod)
 	if err != nil {
 		return nil, err
+	}
+	for i, list := range lists {
+		plan[i].InProcess = p.config.InProcess && p.standard.Serves(list, p.findPlugin)
 	}
 	end, err := p.pluginLock.shared(ctx)
 	if err != nil {
@@ -54,7 +62,7 @@ func (p *Plugins) add(ctx context.Context, pod Pod, plan []Attachment) (*Result,
 		if err != nil {
 			return nil, err
 		}
-		r, err := p.cni.AddNetworkList(ctx, list, a.runtimeConf(pod.ID, pod.NetNS))
+		r, err := p.serving(a).AddNetworkList(ctx, list, a.runtimeConf(pod.ID, pod.NetNS))
 		if err != nil {
 			return nil, classify(fmt.Errorf("network %q: %w", a.Network, err))
 		}
@@ -78,6 +86,38 @@ func (p *Plugins) add(ctx context.Context, pod Pod, plan []Attachment) (*Result,
 		result.IPs = append(result.IPs, address.IP.String())
 	}
 	return result, nil
+}
+
+// serving returns what serves an attachment until its end: a plugin does not find the masquerading
+// of package standard, and the other way around.
+func (p *Plugins) serving(a *Attachment) *libcni.CNIConfig {
+	if a.InProcess {
+		return p.inProcess
+	}
+	return p.cni
+}
+
+// Resume restores the masquerading of pods that were connected by earlier runs of the daemon. Call
+// it once, before the first Setup and Teardown, with all pods that still have their namespace.
+func (p *Plugins) Resume(connected map[string]*Result) error {
+	pods := map[string][]netip.Prefix{}
+	var errs []error
+	for id, r := range connected {
+		for i := range r.Attachments {
+			a := &r.Attachments[i]
+			if !a.InProcess {
+				continue
+			}
+			addresses, err := p.masqueraded(Pod{ID: id}, a)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("sandbox %s: %w", id, err))
+			}
+			if len(addresses) > 0 {
+				pods[standard.Owner(id, a.Interface)] = standard.Prefixes(addresses)
+			}
+		}
+	}
+	return errors.Join(append(errs, p.masquerade.Restore(pods))...)
 }
 
 // undo runs the DEL that follows a failed ADD, because IPAM may have assigned an address.

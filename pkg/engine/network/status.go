@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/version"
 )
@@ -22,6 +23,18 @@ func (p *Plugins) Status() error { return p.health.status() }
 
 // Ready is Status, but waits up to firstTimeout for the first check since the daemon started.
 func (p *Plugins) Ready(ctx context.Context) error { return p.health.ready(ctx) }
+
+// checkNode reads the configuration, and repairs what other programs did to the masquerading. One
+// call runs at a time.
+func (p *Plugins) checkNode(ctx context.Context) error {
+	err := p.masquerade.Repair()
+	if err != nil && (p.unrepaired == nil || p.unrepaired.Error() != err.Error()) {
+		log.G(ctx).WithError(err).Warn("Failed to restore the masquerading of pods; will retry")
+	}
+	p.unrepaired = err
+	_, err = p.networks(ctx, "")
+	return err
+}
 
 func (p *Plugins) askNode(ctx context.Context) error {
 	lists, err := p.networks(ctx, "")
@@ -57,7 +70,7 @@ const (
 
 // health caches the node's state and renews it on demand.
 type health struct {
-	check func(context.Context) error // reads the configuration
+	check func(context.Context) error
 	ask   func(context.Context) error // runs plugins
 
 	mu          sync.Mutex    // guards the fields below; never held during I/O

@@ -127,6 +127,12 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) (err error
 		return err
 	}
 	netns, replaced := existingNetNS(pod, a), false
+	if a.InProcess {
+		if err := p.inProcess.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, netns)); err != nil {
+			return fmt.Errorf("network %q: %w", a.Network, err)
+		}
+		return nil
+	}
 	again := netns
 	if netns == "" {
 		var release func() error

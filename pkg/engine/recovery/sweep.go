@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
+	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
@@ -43,10 +44,17 @@ func (r *recovery) sweep(ctx context.Context) {
 // leftovers returns pods on the network without a record.
 func (r *recovery) leftovers() *network.Leftovers {
 	var valid []network.Pod
+	connected := map[string]*network.Result{}
 	for _, s := range r.Pods.Index.AllSandboxes() {
 		if s.Status().Tried {
 			valid = append(valid, sandbox.AttachedPod(s))
+			if n := s.Status().Network; n != nil && namespaces.Exists(s.Status().Namespaces.Net) {
+				connected[s.ID()] = n
+			}
 		}
+	}
+	if err := r.Network.Resume(connected); err != nil {
+		log.L.WithError(err).Warn("Failed to restore the masquerading of pods")
 	}
 	return r.Network.Leftovers(valid...)
 }

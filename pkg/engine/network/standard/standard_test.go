@@ -1,0 +1,178 @@
+package standard
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+
+	"github.com/berth-cri/berth/internal/test"
+)
+
+const hostLocal = `"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/16"}]]}`
+
+func TestKnows(t *testing.T) {
+	for config, want := range map[string]bool{
+		`{"type": "bridge", ` + hostLocal + `}`: true,
+		`{"type": "bridge", "name": "n", "cniVersion": "1.0.0", "mtu": 9000, "isGateway": true, ` + hostLocal + `}`: true,
+		`{"type": "bridge", "capabilities": {"mac": true}, "ipMasqBackend": "nftables", ` + hostLocal + `}`:         true,
+		`{"type": "bridge", "ipMasqBackend": "iptables", ` + hostLocal + `}`:                                        false,
+		`{"type": "bridge", "vlanTrunk": [{"id": 7}], ` + hostLocal + `}`:                                           false,
+		`{"type": "bridge", "macspoofchk": true, ` + hostLocal + `}`:                                                false,
+		`{"type": "bridge", "args": {"cni": {"mac": "c2:11:22:33:44:55"}}, ` + hostLocal + `}`:                      false,
+		`{"type": "bridge", "hairpinMode": true, "promiscMode": true, ` + hostLocal + `}`:                           false,
+		`{"type": "bridge", "vlan": 7, ` + hostLocal + `}`:                                                          false,
+		`{"type": "bridge", "mtu": "large", ` + hostLocal + `}`:                                                     false,
+		`{"type": "bridge"}`:                           false,
+		`{"type": "bridge", "ipam": {}}`:               false,
+		`{"type": "bridge", "ipam": {"type": "dhcp"}}`: false,
+		`{"type": "bridge", "ipam": {"type": "host-local", "resolvConf": "/etc/resolv.conf"}}`:                       false,
+		`{"type": "bridge", "ipam": {"type": "host-local", "shuffle": true}}`:                                        false,
+		`{"type": "ptp", "ipMasq": true, "dns": {"nameservers": ["10.1.0.1"]}, ` + hostLocal + `}`:                   true,
+		`{"type": "ptp", "bridge": "br0", ` + hostLocal + `}`:                                                        false,
+		`{"type": "portmap", "capabilities": {"portMappings": true}, "snat": true}`:                                  true,
+		`{"type": "portmap", "backend": "none"}`:                                                                     false,
+		`{"type": "ptp", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/16"}]], "routes": [null]}}`: false,
+		`{"type": "portmap", "markMasqBit": 3}`:                                                                      false,
+		`{"type": "bandwidth", "capabilities": {"bandwidth": true}}`:                                                 true,
+		`{"type": "bandwidth", "ingressRate": 1000, "ingressBurst": 1000}`:                                           false,
+		`{"type": "portmap"`: false,
+	} {
+		kind := strings.Split(config, `"`)[3]
+		test.Equal(t, config, standard[kind].knows([]byte(config)), want)
+	}
+}
+
+func TestIdle(t *testing.T) {
+	for config, want := range map[string]bool{
+		`{}`:                    true,
+		`{"runtimeConfig": {}}`: true,
+		`{"runtimeConfig": {"portMappings": []}}`:                 true,
+		`{"runtimeConfig": {"portMappings": null}}`:               true,
+		`{"runtimeConfig": {"portMappings": [{"hostPort": 80}]}}`: false,
+		`{"runtimeConfig": 7}`:                                    false,
+	} {
+		test.Equal(t, config, standard["portmap"].idle([]byte(config)), want)
+	}
+}
+
+func TestRoute(t *testing.T) {
+	everywhere := netip.MustParsePrefix("0.0.0.0/0")
+	for name, c := range map[string]struct {
+		conf           bridgeConf
+		gateway        string
+		routes         []*types.Route
+		wantGW, routed string
+	}{
+		"no gateway":               {},
+		"a gateway of its own":     {conf: bridgeConf{IsGateway: true}, wantGW: "10.1.0.1"},
+		"a gateway of host-local":  {conf: bridgeConf{IsGateway: true}, gateway: "10.1.0.254", wantGW: "10.1.0.254"},
+		"a default gateway":        {conf: bridgeConf{IsGateway: true, IsDefaultGateway: true}, wantGW: "10.1.0.1", routed: "0.0.0.0/0 10.1.0.1"},
+		"a default route is there": {conf: bridgeConf{IsGateway: true, IsDefaultGateway: true}, wantGW: "10.1.0.1", routes: []*types.Route{{Dst: ipNet(everywhere), GW: net.ParseIP("10.1.0.9")}}, routed: "0.0.0.0/0 10.1.0.9"},
+	} {
+		r := &types100.Result{IPs: []*types100.IPConfig{{Address: ipNet(netip.MustParsePrefix("10.1.2.3/16")), Gateway: net.ParseIP(c.gateway)}}, Routes: c.routes}
+		c.conf.route(r)
+		gateway := ""
+		if gw := r.IPs[0].Gateway; gw != nil {
+			gateway = gw.String()
+		}
+		test.Equal(t, name+": the gateway", gateway, c.wantGW)
+		var routed []string
+		for _, route := range r.Routes {
+			routed = append(routed, route.Dst.String()+" "+route.GW.String())
+		}
+		test.Equal(t, name+": the routes", strings.Join(routed, ", "), c.routed)
+	}
+}
+
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+func TestPrefixes(t *testing.T) {
+	got := Prefixes([]net.IPNet{{IP: net.ParseIP("10.1.2.3"), Mask: net.CIDRMask(16, 32)}, {IP: net.ParseIP("fd00::3"), Mask: net.CIDRMask(64, 128)}})
+	if want := []netip.Prefix{netip.MustParsePrefix("10.1.2.3/16"), netip.MustParsePrefix("fd00::3/64")}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// A program of another origin must be run, because it may do something else. A file is read again
+// when it was replaced.
+func TestServesOnlyGenuinePlugins(t *testing.T) {
+	genuine := filepath.Join(os.Getenv("BERTH_TEST_CNI"), "bridge")
+	dir := t.TempDir()
+	find := func(name string) (string, error) {
+		if name == "host-local" {
+			return filepath.Join(os.Getenv("BERTH_TEST_CNI"), name), nil
+		}
+		return filepath.Join(dir, name), nil
+	}
+	list := test.Value(libcni.NetworkConfFromBytes([]byte(`{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "bridge", ` + hostLocal + `}]}`)))(t)
+	p := New(nil, NewMasquerade("berth_test"))
+	serves := func(what string, want bool) {
+		t.Helper()
+		test.Equal(t, what, p.Serves(list, find), want)
+	}
+	serves("a missing file", false)
+	test.Must(t, os.WriteFile(filepath.Join(dir, "bridge"), []byte("#!/bin/sh\n"), 0o755))
+	serves("a script", false)
+	test.Must(t, os.WriteFile(filepath.Join(dir, "bridge"), []byte(test.File(t, genuine)), 0o755))
+	serves("the plugin", true)
+	test.Must(t, os.WriteFile(filepath.Join(dir, "bridge"), []byte(test.File(t, filepath.Join(os.Getenv("BERTH_TEST_CNI"), "ptp"))), 0o755))
+	serves("another plugin of that name", false)
+}
+
+// A call that ended must not create anything.
+func TestCanceledCall(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := New(nil, nil).ExecPlugin(ctx, "/opt/cni/bin/bridge", []byte(`{}`), []string{"CNI_COMMAND=ADD"})
+	test.ErrorIs(t, err, context.Canceled, "a call that ended")
+}
+
+// A panic in the plugins' packages must fail one call and not the daemon.
+func TestPanicFailsTheCall(t *testing.T) {
+	test.Says(t, guarded(func() error { panic("index out of range") }), "panic: index out of range", "TestPanicFailsTheCall")
+}
+
+// A call must not wait longer than its caller for a process that holds the lock of host-local.
+func TestLockOfAnotherProcess(t *testing.T) {
+	dir := t.TempDir()
+	store := test.Value(disk.New("n", dir))(t)
+	test.Must(t, store.Lock())
+	c := call{containerID: "a", ifName: "eth0", config: []byte(`{"cniVersion": "1.0.0", "name": "n", "type": "bridge", "ipam": {"type": "host-local", "dataDir": "` + dir + `", "ranges": [[{"subnet": "10.1.0.0/16"}]]}}`)}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := c.allocate(ctx)
+	test.ErrorIs(t, err, context.DeadlineExceeded, "while the lock is held")
+	test.Must(t, store.Unlock())
+	r := test.Value(c.allocate(t.Context()))(t)
+	test.Equal(t, "the address", r.IPs[0].Address.String(), "10.1.0.2/16")
+	test.Must(t, c.release(t.Context()))
+	test.Equal(t, "the address after its release", len(store.GetByID("a", "eth0")), 0)
+}
+
+// A pod that lost its address to another pod must not take it from the masquerading.
+func TestRemoveKeepsTheAddressOfAnotherPod(t *testing.T) {
+	m := NewMasquerade("berth_test_shared")
+	t.Cleanup(func() { test.Check(t, m.Restore(nil)) })
+	address := []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}
+	test.Must(t, m.Add("old", address))
+	test.Must(t, m.Add("new", address))
+	test.Must(t, m.Remove("old"))
+	if !m.isWhole() || len(m.in(netip.MustParsePrefix("10.1.0.0/16"))) != 1 {
+		t.Error("the address is not masqueraded any more")
+	}
+	test.Must(t, m.Remove("new"))
+	test.Must(t, m.Remove("new")) // again is fine
+}

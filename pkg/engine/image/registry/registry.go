@@ -1,7 +1,7 @@
-// Package registry fetches from registries as hosts.toml configures them, with credentials only for
+// Package registry accesses registries as hosts.toml configures them, with credentials only for
 // the hosts that they are meant for, within limits of size and time.
 //
-// A Client belongs to one pull. Everything is safe for concurrent use.
+// A Client belongs to one pull or push. Everything is safe for concurrent use.
 package registry
 
 import (
@@ -26,7 +26,7 @@ import (
 // userAgent is the User-Agent header of requests to registries.
 const userAgent = "berth"
 
-// Client belongs to one pull: connections and tokens live as long as the pull does.
+// Client belongs to one pull or push: connections and tokens live as long as that does.
 type Client struct {
 	resolver remotes.Resolver
 	wire     *wire
@@ -57,7 +57,7 @@ type Options struct {
 	Ahead *semaphore.Weighted
 }
 
-// New returns the client of one pull, which logs to the logger of ctx. The caller closes it.
+// New returns a client, which logs to the logger of ctx. The caller closes it.
 func New(ctx context.Context, o Options) *Client {
 	r := &Client{wire: &wire{limits: o.Limits, window: o.Window, progress: o.Progress}, hosts: map[string][]docker.RegistryHost{}, options: o}
 	options := config.HostOptions{
@@ -156,6 +156,11 @@ func (r *Client) external() *http.Client {
 	c := &http.Client{Transport: docker.DefaultHTTPTransport(nil)}
 	r.adopt(c)
 	return c
+}
+
+// Pusher returns a pusher for a name.
+func (r *Client) Pusher(ctx context.Context, name string) (remotes.Pusher, error) {
+	return r.resolver.Pusher(ctx, name)
 }
 
 // Close closes the idle connections; otherwise each would hold memory for minutes.

@@ -11,22 +11,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/remotes"
-	"github.com/containerd/containerd/v2/core/remotes/docker"
-	"github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/beneath"
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/registry"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
@@ -49,7 +51,7 @@ const (
 type Registry struct {
 	// HostsDir contains the registries' hosts.toml files; empty if there are none.
 	HostsDir string
-	// User and Secret are credentials for the registry and its mirrors; empty means none.
+	// User and Secret are credentials for the registry in the name, not its mirrors; empty means none.
 	User, Secret string
 	// PlainHTTP disables TLS for the registry unless its hosts.toml sets a scheme.
 	PlainHTTP bool
@@ -57,15 +59,12 @@ type Registry struct {
 	Progress func(name string, size int64)
 }
 
-func (r Registry) resolver(ctx context.Context) remotes.Resolver {
-	o := config.HostOptions{Credentials: func(string) (string, string, error) { return r.User, r.Secret, nil }}
-	if r.HostsDir != "" {
-		o.HostDir = config.HostDirFromRoot(r.HostsDir)
-	}
-	if r.PlainHTTP {
-		o.DefaultScheme = "http"
-	}
-	return docker.NewResolver(docker.ResolverOptions{Hosts: config.ConfigureHosts(ctx, o)})
+// client returns a client that sends the credentials only to the registry in ref.
+func (r Registry) client(ctx context.Context, ref string) *registry.Client {
+	creds, _ := registry.ParseAuth(&runtimeapi.AuthConfig{Username: r.User, Password: r.Secret, ServerAddress: ref}) // only other forms can be wrong
+	// fetch bounds what it reads, and a registry answers a push only after it has the blob.
+	limits := bounds.Limits{MaxManifestSize: math.MaxInt64 / 2, AnswerTimeout: math.MaxInt64}
+	return registry.New(ctx, registry.Options{HostsDir: r.HostsDir, Credentials: creds, PlainHTTP: r.PlainHTTP, Limits: limits, Progress: &registry.Progress{}})
 }
 
 // named parses a name with a registry; the tag is optional.
@@ -125,7 +124,9 @@ func (r Registry) send(ctx context.Context, ref string, blobs []blob) error {
 	if err != nil {
 		return err
 	}
-	pusher, err := r.resolver(ctx).Pusher(ctx, ref)
+	client := r.client(ctx, ref)
+	defer client.Close()
+	pusher, err := client.Pusher(ctx, ref)
 	if err != nil {
 		return fmt.Errorf("push to %s: %w", ref, err)
 	}
@@ -183,15 +184,16 @@ func Pull(ctx context.Context, ref, dir string, from Registry) (_ *manifest.Mani
 			err = fmt.Errorf("pull %s: %w", ref, err)
 		}
 	}()
-	resolver := from.resolver(ctx)
-	name, top, err := resolver.Resolve(ctx, ref)
+	client := from.client(ctx, ref)
+	defer client.Close()
+	top, err := client.Resolve(ctx, ref)
 	if errdefs.IsNotFound(err) {
 		return nil, fmt.Errorf("not found in the registry: %w", errdefs.ErrNotFound) // the resolver's error only repeats the name
 	}
 	if err != nil {
 		return nil, err
 	}
-	fetcher, err := resolver.Fetcher(ctx, name)
+	fetcher, err := client.Fetcher(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -262,13 +264,13 @@ func check(m *imagespec.Manifest) error {
 
 // fill creates a checkpoint from an artifact. It writes the manifest last: without it the directory
 // is not a checkpoint.
-func fill(ctx context.Context, from remotes.Fetcher, m *imagespec.Manifest, dir string, registry Registry) error {
+func fill(ctx context.Context, from remotes.Fetcher, m *imagespec.Manifest, dir string, r Registry) error {
 	images := filepath.Join(dir, manifest.ImagesDir)
 	if err := os.Mkdir(images, 0o700); err != nil {
 		return err
 	}
 	for _, l := range m.Layers {
-		registry.Progress(l.Annotations[imagespec.AnnotationTitle], l.Size)
+		r.Progress(l.Annotations[imagespec.AnnotationTitle], l.Size)
 		file := filepath.Join(images, l.Annotations[imagespec.AnnotationTitle])
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 			return err

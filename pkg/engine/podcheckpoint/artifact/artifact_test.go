@@ -3,8 +3,15 @@ package artifact
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -70,4 +77,46 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q is %q, %v; want %q", ref, got, err, want)
 		}
 	}
+}
+
+// Only the registry in the name gets the credentials: mirrors and servers that it redirects to do
+// not.
+func TestCredentialsStayWithTheRegistry(t *testing.T) {
+	serve := func(address string, authorized http.HandlerFunc) (host string, seen, given *atomic.Bool) {
+		seen, given = &atomic.Bool{}, &atomic.Bool{}
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			seen.Store(true)
+			if _, _, ok := r.BasicAuth(); ok {
+				given.Store(true)
+				authorized(w, r)
+				return
+			}
+			w.Header().Set("WWW-Authenticate", `Basic realm="here"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		}))
+		test.Must(t, s.Listener.Close())
+		s.Listener = test.Value(net.Listen("tcp", net.JoinHostPort(address, "0")))(t)
+		s.Start()
+		t.Cleanup(s.Close)
+		return s.Listener.Addr().String(), seen, given
+	}
+	mirror, atMirror, byMirror := serve("127.0.0.2", http.NotFound)
+	other, atOther, byOther := serve("127.0.0.3", http.NotFound)
+	named, _, byNamed := serve("127.0.0.1", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://"+other+r.URL.Path, http.StatusTemporaryRedirect)
+	})
+	hosts := t.TempDir()
+	test.Must(t, os.Mkdir(filepath.Join(hosts, named), 0o700))
+	test.Must(t, os.WriteFile(filepath.Join(hosts, named, "hosts.toml"), fmt.Appendf(nil, "[host.%q]\n", "http://"+mirror), 0o600))
+	ref, r := named+"/a:1", Registry{HostsDir: hosts, User: "me", Secret: "secret", PlainHTTP: true, Progress: func(string, int64) {}}
+	if err := test.Err(Pull(t.Context(), ref, filepath.Join(t.TempDir(), "new"), r)); err == nil {
+		t.Error("the pull of a missing checkpoint succeeded")
+	}
+	test.Equal(t, "the registry, the mirror and the other server were asked", [3]bool{byNamed.Load(), atMirror.Load(), atOther.Load()}, [3]bool{true, true, true})
+	text := []byte("{}")
+	d := imagespec.Descriptor{MediaType: configType, Digest: digest.FromBytes(text), Size: int64(len(text))}
+	if err := r.send(t.Context(), ref, []blob{document("x", d, text)}); err == nil {
+		t.Error("the push succeeded")
+	}
+	test.Equal(t, "the mirror and the other server got the credentials", [2]bool{byMirror.Load(), byOther.Load()}, [2]bool{})
 }

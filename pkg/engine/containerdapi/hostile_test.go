@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
+	"github.com/distribution/reference"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -146,6 +147,25 @@ func TestTransfersLeaveNothing(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// answering is a client's stream that answers every request with one message.
+type answering struct{ with typeurl.Any }
+
+func (answering) Send(typeurl.Any) error       { return nil }
+func (a answering) Recv() (typeurl.Any, error) { return a.with, nil }
+func (answering) Close() error                 { return nil }
+
+// Credentials are only for the host that the client was asked about, not for mirrors.
+func TestCredentialsAreForTheHost(t *testing.T) {
+	for _, kind := range []transfer.AuthType{transfer.AuthType_CREDENTIALS, transfer.AuthType_REFRESH} {
+		s := &transferService{streams: newStreams()}
+		with := packed(t, &transfer.AuthResponse{AuthType: kind, Username: "me", Secret: "secret"})
+		test.Must(t, s.streams.Register(t.Context(), "auth", answering{with}))
+		named := test.Value(reference.ParseNamed("registry.test:5000/app:1"))(t)
+		auth := test.Value(s.credentials(t.Context(), "auth", named))(t)
+		test.Equal(t, fmt.Sprintf("server of %s", kind), auth.GetServerAddress(), "registry.test:5000")
+	}
 }
 
 // A client's mistakes are returned to the client, and not logged.

@@ -190,9 +190,9 @@ func (s *transferService) credentials(ctx context.Context, id string, named refe
 	}
 	switch answer.GetAuthType() {
 	case transfer.AuthType_CREDENTIALS:
-		return &runtimeapi.AuthConfig{Username: answer.GetUsername(), Password: answer.GetSecret()}, nil
+		return &runtimeapi.AuthConfig{Username: answer.GetUsername(), Password: answer.GetSecret(), ServerAddress: host}, nil
 	case transfer.AuthType_REFRESH:
-		return &runtimeapi.AuthConfig{IdentityToken: answer.GetSecret()}, nil
+		return &runtimeapi.AuthConfig{IdentityToken: answer.GetSecret(), ServerAddress: host}, nil
 	case transfer.AuthType_HEADER:
 		return &runtimeapi.AuthConfig{RegistryToken: answer.GetSecret()}, nil
 	}

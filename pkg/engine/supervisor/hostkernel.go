@@ -107,11 +107,11 @@ func (k *hostKernel) update(ctx context.Context, resources []byte) error {
 	t := k.task
 	return t.whenRunning(ctx, func(ctx context.Context) error {
 		file := filepath.Join(t.dir, "resources.json")
-		if err := os.WriteFile(file, resources, 0o600); err != nil {
-			return err
+		err := os.WriteFile(file, resources, 0o600)
+		if err == nil {
+			_, err = t.call(ctx, &runtimecall.Call{Args: []string{"update", "--resources", file, t.id}})
 		}
-		_, err := t.call(ctx, &runtimecall.Call{Args: []string{"update", "--resources", file, t.id}})
-		return errors.Join(err, os.Remove(file))
+		return errors.Join(err, os.RemoveAll(file))
 	})
 }
 

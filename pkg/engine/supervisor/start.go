@@ -70,13 +70,13 @@ func (t *task) launch(ctx context.Context) (int, error) {
 	read := make(chan bundle.Facts, 1)
 	go func() { read <- bundle.Read(t.journal.Bundle) }()
 
+	defer t.starter.done()
 	l, err := t.prepareLaunch()
 	if err != nil {
 		t.discarded(nil)
 		return 0, err
 	}
 	defer l.close()
-	defer t.starter.done()
 	facts := <-read
 	l.call.Score = facts.Process.OOMScoreAdj
 	ended := t.processes.Launch(t.journal.ID)

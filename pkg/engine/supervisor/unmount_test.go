@@ -30,3 +30,14 @@ func TestUnmountAfterCrun(t *testing.T) {
 	test.Checkf(t, os.Remove(bundle), "remove the bundle, which must be empty")
 	test.Check(t, test.Err(os.Stat(kept)))
 }
+
+// A restore that fails before it calls the runtime leaves no configuration of CRIU in the bundle.
+func TestFailedPrepareRemovesConfig(t *testing.T) {
+	bundle := t.TempDir()
+	tk := &task{id: "one", dir: t.TempDir(), supervisor: &supervisor{ctx: t.Context()}, journal: journal.Task{Bundle: bundle, Checkpoint: t.TempDir()}}
+	r := criuRestore{tk}
+	tk.starter = r
+	test.Must(t, os.MkdirAll(filepath.Join(r.files().Work, "once.conf"), 0o700)) // cannot be written
+	test.ErrorIs(t, test.Err(tk.launch(t.Context())), unix.EISDIR, "launch")
+	test.EqualLists(t, "files in the bundle", test.Value(os.ReadDir(bundle))(t), nil)
+}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -196,7 +195,7 @@ func (r *foreign) ConfigureCRIU(call pod.CRIUCall) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(file, text, 0o600); err != nil {
+	if err := atomicfile.Write(file, text, 0o600, atomicfile.Relaxed); err != nil {
 		return nil, err
 	}
 	return func() error { return atomicfile.Remove(file) }, nil

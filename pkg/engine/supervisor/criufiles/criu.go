@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/bundle"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
@@ -96,7 +97,7 @@ func WriteDumpConfig(j *journal.Task, openTCP bool) (file string, pipes map[int]
 		return "", nil, err
 	}
 	file = filepath.Join(j.Bundle, ConfigFile)
-	return file, pipes, os.WriteFile(file, text, 0o600)
+	return file, pipes, atomicfile.Write(file, text, 0o600, atomicfile.Relaxed)
 }
 
 // pipesOf returns CRIU's names of the container's pipes, by descriptor: the pipes are files of this

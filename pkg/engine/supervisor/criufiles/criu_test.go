@@ -9,8 +9,11 @@ import (
 	"testing"
 
 	runcapi "github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
 func TestCRIUConfig(t *testing.T) {
@@ -43,6 +46,21 @@ func TestOnceConfig(t *testing.T) {
 	test.Equal(t, "configuration with another file", string(test.Value(onceConfig([]byte("ours")))(t)), "theirs\nours")
 	t.Setenv(ConfigEnv, "")
 	test.Equal(t, "configuration without another file", string(test.Value(onceConfig([]byte("ours")))(t)), "ours")
+}
+
+// A disk that is full leaves no partial configuration in the bundle.
+func TestDumpConfigOnFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounts need root")
+	}
+	theirs, bundle := filepath.Join(t.TempDir(), "their.conf"), t.TempDir()
+	test.Must(t, os.WriteFile(theirs, make([]byte, 1<<20), 0o600))
+	t.Setenv(ConfigEnv, theirs)
+	test.Must(t, unix.Mount("tmpfs", bundle, "tmpfs", 0, "size=64k"))
+	t.Cleanup(func() { test.Check(t, unix.Unmount(bundle, unix.MNT_DETACH)) })
+	_, _, err := WriteDumpConfig(&journal.Task{Bundle: bundle, Terminal: true}, false)
+	test.Is(t, err, errdefs.IsResourceExhausted, "write to a full disk")
+	test.EqualLists(t, "files in the bundle", test.Value(os.ReadDir(bundle))(t), nil)
 }
 
 func TestRestoreArgs(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"runtime/debug"
 	"time"
@@ -45,6 +46,11 @@ type Config struct {
 // Serve makes the process a subreaper and reaps every child that processes.Set has neither started
 // nor adopted: no other code of the process may start processes.
 func Serve(ctx context.Context, c Config) error {
+	defer c.Listener.Close()
+	closeRest := func() {
+		maps.DeleteFunc(c.Inherited, func(_ string, i journal.Inherited) bool { i.Close(); return true })
+	}
+	defer closeRest()
 	locked, err := journal.Lock(c.Dir)
 	if err != nil {
 		return err
@@ -65,6 +71,7 @@ func Serve(ctx context.Context, c Config) error {
 	if err := s.takeOver(c.Inherited); err != nil {
 		return fmt.Errorf("take over from a predecessor: %w", err)
 	}
+	closeRest()
 	server, err := ttrpc.NewServer(ttrpc.WithUnaryServerInterceptor(answer))
 	if err != nil {
 		return err

@@ -49,11 +49,11 @@ func newSupervisor(ctx context.Context, dir, version string, shutdown func()) (*
 	if err := os.MkdirAll(filepath.Join(dir, journal.TasksDir), 0o700); err != nil {
 		return nil, err
 	}
-	p, err := processes.New()
+	h, err := cgroups.Hierarchies()
 	if err != nil {
 		return nil, err
 	}
-	h, err := cgroups.Hierarchies()
+	p, err := processes.New()
 	if err != nil {
 		return nil, err
 	}

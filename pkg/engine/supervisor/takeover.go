@@ -41,9 +41,6 @@ func (s *supervisor) takeOver(inherited map[string]journal.Inherited) error {
 		}
 		s.takeOverTask(j, i)
 	}
-	for _, i := range inherited {
-		i.Close()
-	}
 	return nil
 }
 

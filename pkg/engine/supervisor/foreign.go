@@ -155,9 +155,11 @@ func (s *supervisor) closeForeign(id string) error {
 		return nil
 	}
 	f.release()
+	closed := &foreign{journal: f.journal, output: f.output}
+	s.foreign[id] = closed // an open in progress fails then
 	s.mu.Unlock()
-	if f.output != nil {
-		f.output.Drain(drainTimeout)
+	if closed.output != nil {
+		closed.output.Drain(drainTimeout)
 	}
 	if err := os.RemoveAll(journal.TaskDir(s.dir, id)); err != nil {
 		return err

@@ -1,10 +1,18 @@
 package validate
 
 import (
+	"strings"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
+
+// controls is a value of which each byte needs four when it is quoted.
+var controls = strings.Repeat("\x01", 4000)
+
+func TestCheckpointLocation(t *testing.T) {
+	checkRefused(t, CheckpointContainer(&runtimeapi.CheckpointContainerRequest{ContainerId: "c", Location: controls}), "location")
+}
 
 func TestCheckpointPod(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -21,6 +29,8 @@ func TestCheckpointPod(t *testing.T) {
 		"compressed":                {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{Compression: fastCompression} }, ""},
 		"unknown compression":       {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{Compression: "x"} }, "options"},
 		"an unknown option":         {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{"a": ""} }, "options"},
+		"a long option":             {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{controls: ""} }, "options"},
+		"a long compression":        {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{Compression: controls} }, "options"},
 	} {
 		r := &runtimeapi.CheckpointPodRequest{PodSandboxId: "p", OutputPath: "/a", ContainerIds: []string{"1", "2"}}
 		test.change(r)
@@ -45,6 +55,7 @@ func TestRestorePod(t *testing.T) {
 		"a container without a name": {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[0].Metadata = nil }, "container_configs[0].metadata"},
 		"two containers of one name": {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[1] = r.ContainerConfigs[0] }, "container_configs"},
 		"an unknown option":          {func(r *runtimeapi.RestorePodRequest) { r.Options = map[string]string{"a": ""} }, "options"},
+		"a long option":              {func(r *runtimeapi.RestorePodRequest) { r.Options = map[string]string{controls: ""} }, "options"},
 	} {
 		r := &runtimeapi.RestorePodRequest{
 			CheckpointPath:   "/a",

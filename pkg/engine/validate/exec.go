@@ -46,7 +46,7 @@ func CheckpointContainer(req *runtimeapi.CheckpointContainerRequest) error {
 	return first(
 		checkID("container_id", req.GetContainerId()),
 		invalidIf(!filepath.IsAbs(path) || strings.HasSuffix(path, "/"), "location",
-			"must be the absolute path of the archive to write, not %.300q", path),
+			"%s is not the absolute path of a file; give that of the archive to write", quoted(path)),
 		withoutNUL("location", path),
 		between("timeout", req.GetTimeout(), 0, maxSeconds),
 	)
@@ -98,7 +98,7 @@ func unique(field string, all []string) error {
 	seen := map[string]bool{}
 	for _, one := range all {
 		if seen[one] {
-			return invalid(field, "has %.300q twice; name each once", one)
+			return invalid(field, "has %s twice; name each once", quoted(one))
 		}
 		seen[one] = true
 	}
@@ -109,9 +109,9 @@ func checkpointOptions(options map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(options)) {
 		switch value := options[key]; {
 		case key != Compression:
-			return invalid("options", "has the key %.300q; berth supports only %q", key, Compression)
+			return invalid("options", "has the key %s; berth supports only %q", quoted(key), Compression)
 		case value != NoCompression && value != fastCompression:
-			return invalid("options", "has %.300q as %s; use %q or %q", value, key, NoCompression, fastCompression)
+			return invalid("options", "has %s as %s; use %q or %q", quoted(value), key, NoCompression, fastCompression)
 		}
 	}
 	return nil
@@ -119,7 +119,7 @@ func checkpointOptions(options map[string]string) error {
 
 func noOptions(options map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(options)) {
-		return invalid("options", "has the key %.300q; berth supports no options", key)
+		return invalid("options", "has the key %s; berth supports no options", quoted(key))
 	}
 	return nil
 }

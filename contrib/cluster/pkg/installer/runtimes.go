@@ -80,9 +80,8 @@ func (r *run) serveRuntime(ctx context.Context, rt Runtime) error {
 		err = eventually(ctx, r.patience, func() error { return r.serves(ctx, rt.Handler) })
 	}
 	if err != nil {
-		back := r.reloadWith(context.WithoutCancel(ctx), r.st.Healthy.Files)
-		log.G(ctx).WithField("handler", rt.Handler).Warn("Restored the former runtime of the handler")
-		return errors.Join(err, back)
+		log.G(ctx).WithField("handler", rt.Handler).Warn("Restoring the former runtime of the handler")
+		return errors.Join(err, r.reloadWith(context.WithoutCancel(ctx), r.st.Healthy.Files))
 	}
 	r.at("installer.runtime.served")
 	r.st.Healthy.Files = files

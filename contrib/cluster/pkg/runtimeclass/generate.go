@@ -34,7 +34,7 @@ func Generate(h Handler, o GenerateOptions) (c *nodev1.RuntimeClass, note string
 			c.Overhead = &nodev1.Overhead{PodFixed: fixed}
 			note = "overhead: measured, p95 of " + m.podCounts()
 		} else {
-			note = fmt.Sprintf("overhead: none measured in %d pods", m.Pods)
+			note = "overhead: none measured in " + m.pods(Distribution{})
 		}
 	}
 	if !o.NoCapacity {

@@ -30,6 +30,8 @@ func TestGenerate(t *testing.T) {
 		{"no pods measured", measured(0, "1Gi", "1"), GenerateOptions{}, head + only + selector, "overhead: not measured, none declared"},
 		{"measured", measured(10, "160.2Mi", "12500u"), GenerateOptions{}, head + "overhead:\n  podFixed:\n    cpu: 13m\n" + counted + "    memory: 161Mi\n" + selector, "overhead: measured, p95 of 10 pods"},
 		{"nothing beyond the workload", measured(3, "0", "0"), GenerateOptions{}, head + only + selector, "overhead: none measured in 3 pods"},
+		{"nothing beyond the workload of one pod", measured(1, "0", "0"), GenerateOptions{}, head + only + selector, "overhead: none measured in 1 pod"},
+		{"one pod", measured(1, "160.2Mi", "12500u"), GenerateOptions{}, head + "overhead:\n  podFixed:\n    cpu: 13m\n" + counted + "    memory: 161Mi\n" + selector, "overhead: measured, p95 of 1 pod"},
 		{"any node", nil, GenerateOptions{AnyNode: true}, head + only, ""},
 		{"without capacity", measured(10, "160.2Mi", "0"), GenerateOptions{NoCapacity: true}, head + "overhead:\n  podFixed:\n    memory: 161Mi\n" + byReadiness, ""},
 		{"any node, without capacity", nil, GenerateOptions{AnyNode: true, NoCapacity: true}, head, ""},

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/nodelabel"
 	"github.com/berth-cri/berth/pkg/overhead/podfixed"
 )
@@ -56,7 +57,7 @@ func (m *Measurement) recommended() corev1.ResourceList {
 
 // pods formats the number of pods, such as "10 pods".
 func (m *Measurement) pods(d Distribution) string {
-	return fmt.Sprintf("%d pods", cmp.Or(d.Pods, m.Pods))
+	return output.Pods(cmp.Or(d.Pods, m.Pods))
 }
 
 // podCounts formats the number of pods measured for memory, and for CPU use if that differs.

@@ -57,8 +57,8 @@ func driverOf(config *runtimeapi.RuntimeConfigResponse) string {
 }
 
 // handlersOf returns the names of a daemon's handlers. It omits the default handler, which has an
-// empty name, and names that no RuntimeClass can have: as file names, some would lead out of the
-// directory. If a daemon lists no handlers, they are read from its configuration.
+// empty name, and names that no RuntimeClass can have: in a file's name, some would lead out of
+// conf.d. If a daemon lists no handlers, they are read from its configuration.
 func handlersOf(state *runtimeapi.StatusResponse) []string {
 	var names []string
 	for _, h := range state.GetRuntimeHandlers() {

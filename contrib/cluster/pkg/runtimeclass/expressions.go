@@ -9,8 +9,8 @@ import (
 )
 
 // Expression is a rule for an API server: a CEL list of the fields that request a capability, as
-// "field: value". Only the first is shown. Text uses variables.pod, variables.asking (the pod,
-// unless only containers are checked), and variables.containers (ContainersExpression or
+// "field: value". Only the first is shown. Text uses variables.pod, variables.asking (the pod;
+// {} if only containers are checked), and variables.containers (ContainersExpression or
 // DebugContainersExpression).
 type Expression struct {
 	Capability capability.Name

@@ -54,8 +54,8 @@ func TestLostReason(t *testing.T) {
 	}
 }
 
-// The channel asked is closed before the first change of health is reported: the receiver
-// of that change may check it, and there may be no further change.
+// m.asked is closed before the first change of health is reported: the receiver of that change may
+// check it, and there may be no further change.
 func TestADaemonWasAskedBeforeAnybodyHears(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

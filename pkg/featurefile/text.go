@@ -35,7 +35,7 @@ type Content struct {
 	end time.Time
 }
 
-// lasting returns the content of the second file.
+// lasting returns the -present file's content.
 func (c Content) lasting() Content { return Content{Labels: c.Lasting} }
 
 // text returns a file with as many labels and features as fit, and the number of facts left out.
@@ -127,7 +127,7 @@ func (c Content) only(handlers []string) Content {
 // merge returns c with the earlier facts, which replace facts of c with the same key. Pure.
 func (c Content) merge(earlier Content) Content {
 	kept := func(earlier, now []nodelabel.Fact) []nodelabel.Fact {
-		// Earlier facts come first in their order: labels of ready handlers before others.
+		// Earlier facts come first, in their order: labels with the value nodelabel.Ready before others.
 		return append(slices.Clone(earlier), slices.DeleteFunc(slices.Clone(now), func(f nodelabel.Fact) bool {
 			return slices.ContainsFunc(earlier, func(e nodelabel.Fact) bool { return e.Key == f.Key })
 		})...)

@@ -21,8 +21,8 @@ const (
 	Guest = "guest"
 )
 
-// Kubeconfig writes a kubeconfig of a user and returns its path. url is the URL of a Front; if
-// empty, of the server itself.
+// Kubeconfig writes a kubeconfig of a user and returns its path. url is the URL of a Front;
+// empty means the server itself.
 func (s *Server) Kubeconfig(t testbed.T, user, url string) string {
 	t.Helper()
 	token := s.cluster.token

@@ -1,6 +1,6 @@
 // Package packaging installs the packages as an operator does: with dpkg, rpm, pacman and
-// systemd-sysext, on the file system of this Debian host, with an overlay that keeps all changes
-// from the host.
+// systemd-sysext, on the file system of this Debian host, through an overlay, so that the host's
+// files do not change.
 package packaging
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// machine is a separate Debian for files only: the host's root file system with an overlay, in a
+// machine is a Debian without running services: an overlay of the host's root file system, in a
 // mount namespace that a sleeping process keeps.
 type machine struct {
 	t      *testing.T
@@ -113,7 +113,7 @@ func (m *machine) has(path string) bool {
 	return m.command("test", "-e", path).Run() == nil
 }
 
-// made are the packages that all tests install, in two versions. They are built only once, because
+// made is the directory of the packages that tests install. They are built only once, because
 // linking the programs takes long.
 var made struct {
 	sync.Once

@@ -28,7 +28,7 @@ type node struct {
 // beside is the CRI daemon beside which berth is installed.
 type beside struct {
 	name, socket, unit string
-	// programs are installed where its unit expects them; files are its configuration.
+	// programs are installed where the unit expects them; files are the daemon's configuration.
 	programs []string
 	files    map[string]string
 }
@@ -126,7 +126,7 @@ func newNode(t *testing.T, other beside) *node {
 	n.file("/var/lib/kubelet/config.yaml", fmt.Sprintf("# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: \"unix://%s\" # theirs\n", other.socket))
 	n.file("/var/lib/kubelet/kubeadm-flags.env", fmt.Sprintf("KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///var%s\"\n", other.socket))
 	n.file("/etc/cni/net.d/10-net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"ptp","ipam":{"type":"host-local","subnet":"10.88.7.0/24"}}]}`)
-	// Only sysctls of the network are writable, because pods have their own of these.
+	// Only network sysctls are writable, because each pod has its own copy of them.
 	n.run("mount", "--bind", "/proc/sys/net", "/proc/sys/net")
 	n.run("mount", "-o", "remount,bind,rw", "/proc/sys/net")
 	n.run("ip", "link", "set", "lo", "up")
@@ -183,7 +183,7 @@ func (n *node) uses(t *testing.T, runtime string) {
 	})
 }
 
-// tree lists all files that an installation may change, with their digests.
+// tree lists all files that an installation may change, most of them with their digests.
 func (n *node) tree() string {
 	return n.run("sh", "-c", `find /etc /opt /var/lib/kubelet /var/lib/berth* /run/berth -not -path '/etc/mtab' -printf '%p %y %m %U %G %l\n' 2>/dev/null | sort
 find /etc /opt /var/lib/kubelet -type f -exec sha256sum {} + | sort -k 2`)
@@ -281,7 +281,7 @@ func TestInstaller(t *testing.T) {
 
 // bringsRunsc adds gVisor to a serving node, from a directory like the mounted image of the chart,
 // and runs a pod with it: only a sandbox, because runsc creates a cgroup for each container, and
-// this machine has no cgroup controllers.
+// this machine may lack cgroup controllers.
 func (n *node) bringsRunsc(t *testing.T, install []string) {
 	t.Helper()
 	pid := n.unit("MainPID")
@@ -338,7 +338,7 @@ func TestInstallerBesideCRIO(t *testing.T) {
 }
 
 // inACluster runs the installer as the pod of the manifests does, with the rights that they give,
-// against a real API server. The kubelet is not moved, because the server has no node object of
+// against a real API server. The kubelet is not moved, because the server has no Node object for
 // it.
 func (n *node) inACluster(t *testing.T, before string) {
 	const manifests, namespace = "../../contrib/kubernetes/berth-installer.yaml", "berth-system"
@@ -392,7 +392,7 @@ func (n *node) stays(t *testing.T, kubeconfig, state, says string) {
 	})
 	_, err = os.Stat(ready)
 	if is := err == nil; is != (says == "Node is up to date") {
-		t.Errorf("the installer is ready: %t", is)
+		t.Errorf("the installer is ready: %t, want %t", is, !is)
 	}
 	// On the machine, only its own processes exist.
 	n.run("pkill", "-TERM", "-x", "berth-installer")

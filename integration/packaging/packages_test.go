@@ -46,7 +46,7 @@ func TestVersionsOfPackages(t *testing.T) {
 			}
 		})
 	}
-	// Debian does not have the tools of these; their manuals define the versions.
+	// Debian has neither apk nor Arch's vercmp; manuals define these versions.
 	for kind, versions := range map[string]map[string]string{
 		"apk":  {"1.0.0": "1.0.0", "1.0.0-rc.1": "1.0.0_rc1", "1.0.0-alpha": "1.0.0_alpha", "1.0.1-3-g1b80d4ae": "1.0.1_pre3", "0.0.0-dev+1b80d4ae": "0.0.0_pre"},
 		"arch": {"1.0.0": "1.0.0", "1.0.0-rc.1": "1.0.0rc.1", "1.0.1-3-g1b80d4ae": "1.0.1pre3_g1b80d4ae", "0.0.0-dev+1b80d4ae": "0.0.0dev+1b80d4ae"},
@@ -152,8 +152,8 @@ func TestArch(t *testing.T) {
 	}, one(t, out, "berth-1.0.0rc.1-1-*.pkg.tar.zst"), one(t, out, "berth-1.0.0-1-*.pkg.tar.zst"))
 }
 
-// TestAlpinePackage unpacks the package and runs its scripts with busybox, whose shell Alpine has,
-// too. Debian has no apk, so the package's dependencies are not tested.
+// TestAlpinePackage unpacks the package and runs its scripts by the shell of busybox, which is also
+// Alpine's. Debian has no apk, so the package's dependencies are not tested.
 func TestAlpinePackage(t *testing.T) {
 	testbed.NeedRoot(t)
 	file := one(t, packages(t), "berth_1.0.0_*.apk")
@@ -191,7 +191,7 @@ func TestAlpinePackage(t *testing.T) {
 	}
 	inside("/bin/sh", "-n", "/etc/init.d/berth")
 
-	// Without OpenRC the scripts do nothing. With OpenRC they make the calls in want.
+	// Without OpenRC the scripts do nothing, else they call rc-service and rc-update.
 	for _, script := range []string{".post-upgrade", ".pre-deinstall"} {
 		inside("/bin/sh", "/"+script, "1.0.0_rc1")
 	}
@@ -254,8 +254,8 @@ func unpackFile(path string, mode os.FileMode, from io.Reader) error {
 }
 
 // TestSystemExtension merges the extension into the /usr of a machine that runs systemd, starts
-// berth, and unmerges it. The image is unpacked first, because a machine in namespaces has no loop
-// devices.
+// berth, unmerges the extension, and merges it again as at a boot. The image is unpacked first,
+// because a machine in namespaces has no loop devices.
 func TestSystemExtension(t *testing.T) {
 	need(t, "mksquashfs", "unsquashfs", "systemd-sysext")
 	file := one(t, packages(t), "berth_1.0.0_*.raw")
@@ -285,7 +285,7 @@ func TestSystemExtension(t *testing.T) {
 	s.run("systemd-sysext", "unmerge")
 	s.run("test", "!", "-e", "/usr/bin/berth")
 
-	// At a boot the extension is merged only after systemd has started multi-user.target.
+	// At a boot systemd begins to start enabled units before the extension is merged.
 	s.run("systemctl", "daemon-reload")
 	s.run("systemctl", "start", "multi-user.target")
 	s.run("systemd-sysext", "merge")

@@ -67,7 +67,7 @@ func (b *bed) push(t *testing.T, repository string, image v1.Image) (reference, 
 	return reference, b.Client.Pull(t, handler, reference)
 }
 
-// compiled returns the daemon's blobs that are modules which the shim has compiled.
+// compiled returns the digests of the daemon's blobs that are modules compiled by the shim.
 func (b *bed) compiled(t *testing.T) (digests []string) {
 	t.Helper()
 	err := filepath.WalkDir(b.blobs, func(path string, e fs.DirEntry, err error) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestKindsOfImages runs every kind of image of a module. The layers stay in the content store even
+// TestKindsOfImages runs a module from every kind of image. The layers stay in the content store even
 // if berth discards unpacked layers.
 func TestKindsOfImages(t *testing.T) {
 	t.Parallel()
@@ -24,8 +24,6 @@ func TestKindsOfImages(t *testing.T) {
 	layer := testbed.WasmLayer(t, module(t), entry)
 	for name, tc := range map[string]struct {
 		image v1.Image
-		// blob is the layer that must be there.
-		blob v1.Image
 		// ownCommand is whether the pod sets the command, for an image without one.
 		ownCommand bool
 	}{

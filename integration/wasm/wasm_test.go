@@ -170,13 +170,13 @@ func (b *bed) restart(t *testing.T) {
 	}
 }
 
-// precompiled checks that a compiled module is stored with its image and used again, also after a
+// precompiled checks that a compiled module is stored with its image and used again, survives a
 // restart of the daemon, and is removed with the image.
 func (b *bed) precompiled(t *testing.T) {
-	// A custom section makes this module differ from those of other tests; their images stay.
+	// A custom section makes this module differ from those that other tests had compiled.
 	other := append(slices.Clone(module(t)), 0, 3, 1, 'x', 0)
 	before := b.compiled(t)
-	// Modules of other tests may be collected at any time.
+	// Compiled modules of other tests do not count.
 	added := func() []string {
 		return slices.DeleteFunc(b.compiled(t), func(d string) bool { return slices.Contains(before, d) })
 	}

@@ -51,7 +51,7 @@ func TestASessionEndsWithItsClient(t *testing.T) {
 		t.Run("SPDY with unread input "+how, func(t *testing.T) {
 			conn, _, opened := dialSPDY(t, execURL(t, s, streams{in: true, out: true}), "v4.channel.k8s.io", all)
 			soon(t, begun, "start of the session")
-			// More than the SPDY library buffers, and less than the socket.
+			// More than the SPDY library buffers, and less than the socket buffers.
 			for range 70 {
 				if _, err := io.WriteString(opened["stdin"], strings.Repeat("x", 512)); err != nil {
 					t.Fatal(err)
@@ -131,7 +131,7 @@ func TestASessionEndsWithAllOfItsOutput(t *testing.T) {
 	}
 }
 
-// The end of its input does not end a session.
+// A session continues after its input has ended.
 func TestASessionOutlivesItsInput(t *testing.T) {
 	inputEnded, finish := make(chan struct{}), make(chan struct{})
 	result := make(chan error, 1)

@@ -17,7 +17,7 @@ import (
 )
 
 // A kubelet closes its connections to client and server as soon as one of them ends. If the client
-// then sends anything, even a ping, the output that it has not read yet would be lost. So the server
+// then sends anything, even a ping, the output that it has not read yet is lost. So the server
 // must not close first.
 func TestASlowClientBehindAKubeletGetsAllOutput(t *testing.T) {
 	const size, piece = 2 << 20, 4 << 10
@@ -48,7 +48,7 @@ func TestASlowClientBehindAKubeletGetsAllOutput(t *testing.T) {
 	}
 }
 
-// lateReader takes no output before the command has ended.
+// lateReader blocks all output until the command has ended.
 type lateReader struct {
 	from <-chan struct{}
 	once sync.Once
@@ -73,7 +73,7 @@ func (i *typing) Read(b []byte) (int, error) {
 	return copy(b, "x"), nil
 }
 
-// After an answer that is not a session, the server closes the connection.
+// After it has refused a handshake, the server closes the connection.
 func TestTheServerHangsUpOnARefusedHandshake(t *testing.T) {
 	s := serve(t, streaming.Config{}, saysHello(t))
 	conn, u := dial(t, execURL(t, s, streams{out: true}))
@@ -84,7 +84,7 @@ func TestTheServerHangsUpOnARefusedHandshake(t *testing.T) {
 	}
 }
 
-// hangsUp waits until the server closes the connection, and returns what it has sent.
+// hangsUp waits until the server closes the connection, and returns the data received until then.
 func hangsUp(t *testing.T, conn io.Reader) string {
 	t.Helper()
 	type end struct {

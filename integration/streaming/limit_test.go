@@ -34,7 +34,7 @@ func TestSessionsAreLimited(t *testing.T) {
 	}
 	_ = conn.Close()
 	soon(t, ended, "end of the session")
-	// A session is counted until its call of Exec returns.
+	// A session is counted until the runtime's call has returned.
 	test.Eventually(t, "there is room for another session", func() bool {
 		_, err := s.GetExec(ask)
 		if err != nil && !errdefs.IsResourceExhausted(err) {

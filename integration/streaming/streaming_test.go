@@ -137,13 +137,13 @@ func TestURLs(t *testing.T) {
 }
 
 // The server is created outside of the synctest bubble: its goroutines wait in the kernel, and in a
-// bubble the clock would stand still until they return.
+// bubble the clock would not advance until they return.
 func TestURLsExpire(t *testing.T) {
 	s := serve(t, streaming.Config{}, program{})
 	synctest.Test(t, func(t *testing.T) {
 		early, late := execURL(t, s, streams{out: true}), execURL(t, s, streams{out: true})
 		time.Sleep(59 * time.Second)
-		// A valid token is checked first: without an upgrade, the error is then another one.
+		// With a valid token, a request without an upgrade gets another error than 404.
 		if code := get(s, early); code == http.StatusNotFound {
 			t.Errorf("after 59 seconds: %d, want a valid URL", code)
 		}

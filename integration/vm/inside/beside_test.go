@@ -32,7 +32,7 @@ runtime_type = 'io.containerd.runc.v2'
 BinaryName = '/b/runc'
 SystemdCgroup = true
 `
-	// containerdUnit has the settings of containerd's own unit for processes.
+	// containerdUnit has the process settings of containerd's own unit.
 	containerdUnit = `[Service]
 Type=notify
 ExecStart=/b/containerd

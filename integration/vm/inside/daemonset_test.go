@@ -25,7 +25,7 @@ const (
   "tolerations": [{"operator": "Exists"}], "containers": [{"name": "main", "image": %q, "imagePullPolicy": "Never",
   "command": ["sh", "-c", "trap 'exit 0' TERM; sleep 100000 & wait"]}]}}
 `
-	// ofClass is a pod of berth's own engine and its class. Its runtime is the node's or installed.
+	// ofClass is a RuntimeClass and a pod of this class, which runs in berth's own engine.
 	ofClass = `
 {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": %[1]q}, "handler": %[1]q}
 ---
@@ -138,7 +138,7 @@ func killedWhen(t *testing.T, what string, is func() bool) {
 	run(t, "pkill", "-KILL", "-x", "berth-installer")
 }
 
-// waits waits until the installer's log has these pods as those that it waits for.
+// waits waits until the last line of the installer's log is that it waits for these pods.
 func waits(t *testing.T, pods ...string) {
 	t.Helper()
 	testbed.Eventually(t, 5*soon, func() error {

@@ -73,8 +73,8 @@ func TestKubeadm(t *testing.T) {
 	})
 }
 
-// preparedForKubeadm gives a machine what kubeadm expects of a node: the kubelet's unit, and a
-// default route, which leads nowhere.
+// preparedForKubeadm gives a machine what kubeadm expects of a node: the kubelet's unit, IP
+// forwarding, and a name server and a default route, which lead nowhere.
 func preparedForKubeadm(t *testing.T) {
 	t.Helper()
 	run(t, "ip", "link", "add", "lan", "type", "dummy")

@@ -18,9 +18,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// kubeletConfig is a kubelet's default configuration, except that it has no API server and runs
-// static pods. failCgroupV1 and cgroupDriver have their defaults: the kubelet gets the driver from
-// berth.
+// kubeletConfig runs static pods without an API server. failCgroupV1 and cgroupDriver have their
+// defaults: the kubelet gets the driver from berth.
 const kubeletConfig = `{
   "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
   "containerRuntimeEndpoint": "unix:///run/berth/berth.sock", "staticPodPath": "/etc/kubernetes/manifests",

@@ -140,10 +140,10 @@ func TestHold(t *testing.T) {
 // freshName is the name, without the registry, of the image that was pulled last.
 const freshName = "node/fresh:1"
 
-// freshImage returns the full name of that image. The log must have that its layers were removed.
+// freshImage returns the full name of freshName. It fails if berth has logged no removal of layers.
 func (n *node) freshImage(t *testing.T) string {
 	t.Helper()
-	testbed.Contains(t, run(t, "journalctl", "-b", "-u", "berth", "-o", "cat"), "Removed unpacked layers that were not on disk", "layers that were not flushed before the power cut were kept; the log")
+	testbed.Contains(t, run(t, "journalctl", "-b", "-u", "berth", "-o", "cat"), "Removed unpacked layers that were not flushed", "layers that were not flushed before the power cut were kept; the log")
 	images, err := n.client.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
 	testbed.Must(t, err)
 	for _, image := range images.GetImages() {

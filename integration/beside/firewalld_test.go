@@ -124,8 +124,8 @@ func TestFirewalld(t *testing.T) {
 	})
 }
 
-// forced tries to remove a pod of containerd. This can fail when its firewall rules were deleted;
-// what is left ends with the node's namespaces.
+// forced tries to remove a pod of containerd. This can fail after firewalld has deleted the pod's
+// rules; the rest of the pod disappears with the node's namespaces.
 func forced(t *testing.T, containerd *testbed.Client, pod *testbed.Pod) {
 	t.Helper()
 	if _, err := containerd.RemovePodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.ID}); err != nil {

@@ -80,8 +80,8 @@ func makeNode(how string) error {
 	return netlink.LinkSetUp(lo)
 }
 
-// onNode runs body, the whole test, in new namespaces, once for each propagation. Parts are the
-// programs that it needs besides runc.
+// onNode runs body, the whole test, in new namespaces, once for each propagation. parts are
+// the programs of the testbed that body needs besides runc.
 func onNode(t *testing.T, parts []string, body func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(propagation) != "" {
@@ -96,7 +96,7 @@ func onNode(t *testing.T, parts []string, body func(t *testing.T)) {
 	for _, how := range []string{"private", "shared"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			// The inner test's time limit ends first, because its output has the stacks.
+			// The inner test times out first, so that its output has the stacks of its goroutines.
 			ctx, cancel, limit := t.Context(), context.CancelFunc(func() {}), 10*time.Minute
 			if deadline, ok := t.Deadline(); ok {
 				ctx, cancel = context.WithDeadline(ctx, deadline.Add(-5*time.Second))

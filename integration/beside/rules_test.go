@@ -36,7 +36,7 @@ func TestRulesFlushed(t *testing.T) {
 	onNode(t, nil, func(t *testing.T) {
 		b := newBed(t)
 		addTheirRules(t)
-		// As by firewalld when it is reloaded, by an operator, and by a script of nftables rules, which
+		// As firewalld does when it is reloaded, or an operator, or a script of nftables rules that
 		// begins with "flush ruleset".
 		flushes := map[string]func(){
 			"rules and chains": func() {

@@ -108,8 +108,8 @@ func (b *bed) shows(t *testing.T, c *testbed.Container, class, version string) {
 	}
 }
 
-// node fails unless a path in the container is a device of those numbers, and reads as zeros, as
-// /dev/zero and /dev/full do.
+// node fails unless a path in the container is a character device with the given numbers, and
+// reads as zeros, as /dev/zero and /dev/full do.
 func node(t *testing.T, c *testbed.Container, path, major string) {
 	t.Helper()
 	if got := strings.TrimSpace(c.Exec(t, "stat", "-c", "%F %t:%T", path)); got != "character special file "+major {

@@ -224,7 +224,7 @@ func (p *plugin) RemoveContainer(_ context.Context, _ *api.PodSandbox, c *api.Co
 	return nil
 }
 
-// process is a plugin that runs outside of berth, as that of a DaemonSet does.
+// process is a plugin that runs outside of berth, as one from a DaemonSet does.
 type process struct {
 	notes   string
 	command *exec.Cmd

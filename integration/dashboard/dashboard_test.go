@@ -263,7 +263,7 @@ func (s *server) draw(t *testing.T, browser string, ids []int, picture string, w
 	home := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	// The browser's virtual time stands still while it waits for the network.
+	// The browser's virtual time does not advance while the browser waits for the network.
 	c := exec.CommandContext(ctx, browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
 		"--user-data-dir="+home, "--virtual-time-budget=20000", fmt.Sprintf("--window-size=%d,%d", width, height), "--screenshot="+picture, "http://"+listener.Addr().String()+"/")
 	c.Env = append(os.Environ(), "HOME="+home)

@@ -28,7 +28,7 @@ func ready(handlers ...string) map[string]string {
 
 const podsPath = "/api/v1/namespaces/default/pods"
 
-// furnish creates three nodes, and classes for handlers that not all of these nodes have.
+// furnish creates three nodes, two classes for their handlers, and one for a handler of no node.
 func (b *bed) furnish(t *testing.T) {
 	t.Helper()
 	b.empty(t, classesPath, nodesPath)
@@ -151,7 +151,7 @@ func fit(t *testing.T, b *bed) {
 	b.pod(t, "live", "kata", "")
 	b.kubectl(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: front}\nspec:\n  selector: {matchLabels: {a: b}}\n  template:\n    metadata: {labels: {a: b}}\n    spec:\n      nodeSelector: {kubernetes.io/hostname: nowhere}\n      containers: [{name: c, image: i}]\n", "create", "-f", "-")
 	t.Cleanup(func() { b.Send(t, http.MethodDelete, "/apis/apps/v1/namespaces/default/deployments/front", nil) })
-	// Other classes fit the pod as it was before admission added fields of its class.
+	// Other classes are checked with the pod as it was before admission added fields of its class.
 	has(t, berth(t, 0, b.admin, "", "fit", "live").stdout, "Pod default/live  kata (its own)", "Pod default/live  runc            runc      yes   -          -            a, b")
 	has(t, berth(t, 3, b.admin, "", "fit", "deploy/front").stderr, "error: 1 pod of 1 cannot run as written\n")
 	// The template of a workload was not admitted, so its overhead is one that a user wrote.
@@ -225,6 +225,6 @@ func rights(t *testing.T, b *bed) {
 		}
 		return nil
 	})
-	// An administrator who impersonates another user.
+	// An administrator impersonates another user.
 	may(berth(t, 1, b.admin, "", "audit", "--as", "somebody"), "nodes")
 }

@@ -39,8 +39,8 @@ func (b *bed) node(t *testing.T, name string, ready bool, labels map[string]stri
 	b.create(t, nodesPath, n)
 }
 
-// generate applies the classes that "generate" prints for the handlers that nodes report. A class
-// keeps the measured overhead that only the class in the cluster has.
+// generate applies the classes that "generate" prints for the handlers that nodes report. A later
+// call without measurements keeps the overhead of the class in the cluster.
 func generate(t *testing.T, b *bed) {
 	b.empty(t, classesPath, nodesPath)
 	has(t, berth(t, 1, b.admin, "", "generate").stderr, "no node of the cluster reports handlers")

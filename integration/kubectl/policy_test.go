@@ -35,7 +35,7 @@ func (b *bed) annotated(t *testing.T) {
 	b.kubectl(t, berth(t, 0, b.admin, "", "generate", "--handlers", file(t, "handlers.yaml", inventory), "--any-node").stdout, "apply", "--server-side", "-f", "-")
 }
 
-// Nodes report less than the annotations of classes have. Applying what they report keeps these.
+// Classes that are generated from nodes' reports keep annotations that nodes do not report.
 func classes(t *testing.T, b *bed) {
 	b.annotated(t)
 	b.empty(t, nodesPath)
@@ -80,7 +80,7 @@ func policies(t *testing.T, b *bed) {
 		t.Errorf("kubectl applies\n%swant\n%s", got, want)
 	}
 
-	// The creation of a pod that cannot run is refused; that of such a workload has a warning.
+	// A pod that cannot run is refused; a workload with such pods is created with a warning.
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: %s}\nspec: {%s containers: [{name: c, image: i}]}\n"
 	const why = "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; no class with the same or stronger isolation supports it"
 	create := func(stdin string) (string, error) {
@@ -111,7 +111,7 @@ func policies(t *testing.T, b *bed) {
 		})
 	}
 
-	// kubectl prunes by the label what is left of an earlier call, and nothing else.
+	// kubectl prunes, by the label, only the policies that an earlier call has left.
 	const others = `{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: of-another}, spec: {matchConstraints: {resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [secrets]}]}, validations: [{expression: "true"}]}}`
 	b.kubectl(t, others, "create", "-f", "-")
 	prune := []string{"apply", "-f", "-", "--prune", "-l", "app.kubernetes.io/managed-by=kubectl-berth"}
@@ -167,7 +167,7 @@ func policyWithoutClass(t *testing.T, b *bed) {
 	if out := again("kata"); strings.Contains(out, "Warning: ") {
 		t.Errorf("creating the same class again has a warning: %s", out)
 	}
-	// Without the rules, such pods are created again.
+	// Without the rules, untrusted pods are created again.
 	b.kubectl(t, berth(t, 0, b.admin, "", "policy").stdout, "apply", "--server-side", "-f", "-")
 	b.kubectl(t, "", "delete", "mutatingadmissionpolicybinding/berth-choose", "mutatingadmissionpolicy/berth-choose", "validatingadmissionpolicybinding/berth-classes", "validatingadmissionpolicy/berth-classes")
 	sends(http.StatusCreated, `"name":"p"`)

@@ -86,8 +86,8 @@ func (b *bed) classes(t *testing.T, all []runtimeclass.Class, handlers []runtime
 
 const policiesPath = "/apis/admissionregistration.k8s.io/v1/"
 
-// inForce creates policies, and waits until the server applies the validating ones. For that, each
-// gets one more validation, which fails for a pod with a certain label.
+// inForce creates policies, and waits until the server applies those that validate pods. For that,
+// each of these gets one more validation, which fails for a pod with a certain label.
 func (b *bed) inForce(t *testing.T, o policy.Options) {
 	t.Helper()
 	all, err := policy.Generate(o)
@@ -187,9 +187,9 @@ func defaultOf(handlers []runtimeclass.Handler) string {
 }
 
 // ofCluster turns a verdict of fit, which is about one node's handlers, into that of the policies,
-// which hold for all nodes. What the node does not support by a probe, another node may support;
-// unsupported sysctls are ignored by nodes; and without a chosen default, another node may have
-// another one. For these the policies warn instead of refusing the pod.
+// which hold for all nodes. Another node may support what a probe did not find on this one;
+// nodes ignore sysctls that they do not support; and if the policies do not know the default
+// handler, nodes may have different ones. In these cases policies warn instead of refusing.
 func ofCluster(v runtimeclass.Verdict, chosen bool) runtimeclass.Verdict {
 	v.Missing = slices.Clone(v.Missing)
 	if !chosen {
@@ -449,8 +449,8 @@ func (b *bed) choose(t *testing.T) {
 		}
 		return nil
 	})
-	// Other policies mutate pods before or after berth's; the order is unknown. If one is later, a pod
-	// without a class is better than one with a class that does not fit.
+	// Other policies mutate pods before or after berth's; the order is unknown. If berth's is not the
+	// last one, a pod without a class is better than one with a class that does not fit.
 	others := []string{"a", "b", "c", "d"}
 	for _, name := range others {
 		b.others(t, name)
@@ -519,8 +519,8 @@ func whole(t *testing.T, pod *corev1.Pod, class string) {
 	}
 }
 
-// others creates another program's policy, which gives pods with its name as label the host's
-// network.
+// others creates another program's policy, which gives the host's network to pods whose label app
+// is the policy's name.
 func (b *bed) others(t *testing.T, name string) {
 	t.Helper()
 	fail := admissionv1.Fail

@@ -82,7 +82,7 @@ func (b *bed) delete(t *testing.T, pods ...string) {
 	b.Kubectl(t, "", append([]string{"delete", "pod", "--force", "--grace-period=0"}, pods...)...)
 }
 
-// room waits until a node's capacity is that many pods of kata; "" is no such resource at all.
+// room waits until a node has the wanted capacity for pods of kata; "" means no such resource.
 func (b *bed) room(t *testing.T, name, want string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -252,7 +252,7 @@ func forbidden(t *testing.T, b *bed) {
 	c := b.StartControllerAs(t, b.Kubeconfig(t, kubelet.Guest, ""), namespace)
 	testbed.Eventually(t, patience, func() error {
 		if log := c.Log(); !strings.Contains(log, `cannot get resource \"leases\" in API group \"coordination.k8s.io\" in the namespace \"berth-system\"`) {
-			return fmt.Errorf("its log is\n%s", log)
+			return fmt.Errorf("the log of the controller is\n%s", log)
 		}
 		return nil
 	})
@@ -281,7 +281,7 @@ func taken(t *testing.T, b *bed) {
 	b.label(t, "node-1", kata+".max-pods=5")
 	testbed.Eventually(t, patience, func() error {
 		if log := c.Log(); !strings.Contains(log, `cannot patch resource \"nodes/status\"`) {
-			return fmt.Errorf("its log is\n%s", log)
+			return fmt.Errorf("the log of the controller is\n%s", log)
 		}
 		return nil
 	})
@@ -325,7 +325,7 @@ func slept(t *testing.T, b *bed) {
 		t.Errorf("/healthz: %s: %s, %v, want 500", response.Status, text, err)
 	}
 	if code := c.Wait(); code != 1 || !strings.Contains(c.Log(), "lost the lease berth-controller: the API server did not answer, or another controller took it") {
-		t.Errorf("it exited with %d:\n%s", code, c.Log())
+		t.Errorf("the controller exited with %d:\n%s", code, c.Log())
 	}
 	other, _ := took(t, b.StartController(t))
 	tells(t, other, "/healthz", "")
@@ -376,8 +376,8 @@ func blind(t *testing.T, b *bed) {
 	b.room(t, "node-1", "2")
 }
 
-// unrenewed keeps a controller from its lease only. It changes nothing any more once another
-// controller has the lease, and exits.
+// unrenewed only prevents a controller from renewing its lease. Once another controller has the
+// lease, the first one changes nothing any more, and exits.
 func unrenewed(t *testing.T, b *bed) {
 	var cut atomic.Bool
 	var patches atomic.Int32
@@ -407,7 +407,7 @@ func unrenewed(t *testing.T, b *bed) {
 		select {
 		case code := <-ended:
 			if after := patches.Load(); code != 1 || after != before {
-				t.Errorf("it exited with %d, after %d changes while another controller led:\n%s", code, after-before, first.Log())
+				t.Errorf("the controller exited with %d, after %d changes while another controller led:\n%s", code, after-before, first.Log())
 			}
 			if now := b.holder(t); now != holder {
 				t.Errorf("the holder of the lease was %q and is now %q", holder, now)
@@ -435,7 +435,7 @@ func early(t *testing.T, b *bed) {
 	tells(t, c, "/healthz", "")
 	testbed.Eventually(t, patience, func() error {
 		if log := c.Log(); !strings.Contains(log, "Error retrieving lease lock") {
-			return fmt.Errorf("its log is\n%s", log)
+			return fmt.Errorf("the log of the controller is\n%s", log)
 		}
 		return nil
 	})
@@ -557,7 +557,7 @@ func TestFortyFirst(t *testing.T) {
 	b.room(t, "other", "1")
 	scheduled("waits")
 	on(40, 1, 1)
-	// It is scheduled once a pod has left.
+	// The waiting pod is scheduled once another one was deleted.
 	b.delete(t, "p-0")
 	on(40, 1, 0)
 }

@@ -107,8 +107,8 @@ scheduling: {nodeSelector: {`+nodelabel.Handler("crun")+`: `+nodelabel.Ready+`}}
 	b.room(t, kubelet.NodeName, maxPods)
 }
 
-// room waits until a node's capacity for pods of crun is that many more than its pods use, as the
-// scheduler counts them.
+// room waits until a node's capacity for pods of crun exceeds by the given number what its pods use
+// as the scheduler counts it.
 func (b *bed) room(t *testing.T, name string, more int64) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -202,7 +202,7 @@ spec:
 `, name, of, resources))
 }
 
-// placed waits until a pod is bound to a node.
+// placed waits until a pod is bound, and fails unless it is bound to the given node.
 func (b *bed) placed(t *testing.T, name, node string) {
 	t.Helper()
 	pod := b.n.WaitPod(t, name, func(pod *corev1.Pod) error {

@@ -1,6 +1,6 @@
 // Package labels checks that a node's labels follow berth's handlers: a real berth writes its
 // feature file, the worker of a real Node Feature Discovery reads it, and its master sets labels
-// and taints on a node of a real API server, by its rules too.
+// and taints on a node of a real API server, also by NodeFeatureRules.
 package labels
 
 import (
@@ -78,7 +78,7 @@ func (b *bed) run(t *testing.T, arguments ...string) string {
 	return string(out)
 }
 
-// labels are wanted labels of a node by their keys; an empty value is that the label is missing.
+// labels are wanted labels of a node by their keys; an empty value means that the label is missing.
 type labels map[string]string
 
 // wait waits until a node has the wanted labels.
@@ -175,8 +175,8 @@ func TestNodeFeatureDiscovery(t *testing.T) {
 	b.wait(t, kubelet.NodeName, labels{broken: ""})
 	b.ruled(t, true)
 
-	// A short restart of berth changes nothing. After the lifetime of its file, only the labels of
-	// which handlers are present stay.
+	// A short restart of berth changes nothing. After the lifetime of its file, of these labels only
+	// those of the presence of handlers stay.
 	b.berth.Kill9(t)
 	b.berth.Start(t)
 	b.wait(t, kubelet.NodeName, all)

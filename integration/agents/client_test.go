@@ -248,7 +248,7 @@ func plainHTTP() client.RemoteOpt {
 	}))
 }
 
-// imagesOfClients pulls an image by the client, runs a pod from it and removes it by the client.
+// imagesOfClients pulls an image by the client, runs a pod from it, and removes the image.
 func imagesOfClients(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // t is the first parameter
 	t.Helper()
 	ref := b.Registry.Push(t, "mine", testbed.Busybox(t)) + ":latest"
@@ -258,7 +258,7 @@ func imagesOfClients(t *testing.T, ctx context.Context, b *bed, c *client.Client
 		t.Errorf("an image that the client pulled is not unpacked: %v", err)
 	}
 	p := b.Client.RunPod(t, testbed.PodSpec{Image: ref, Command: []string{"sleep", "1000"}})
-	// The image may be removed while a pod runs from it, as by the CRI.
+	// As through the CRI, an image can be removed while a pod runs from it.
 	testbed.Checkf(t, c.ImageService().Delete(ctx, ref), "remove an image that a pod runs from")
 	p.Container.Exec(t, "ls", "/")
 	b.Restart(t)

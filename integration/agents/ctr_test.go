@@ -8,7 +8,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestCtr runs the commands of ctr that read, those that the CRI keeps from it, and those for images.
+// TestCtr runs commands of ctr that only read, commands that change pods, which are refused, and
+// commands for images.
 func TestCtr(t *testing.T) {
 	b := newBed(t, "ctr", testbed.Options{})
 	p := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}})

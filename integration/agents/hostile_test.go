@@ -186,7 +186,7 @@ func deleteImages(t *testing.T, ctx context.Context, b *bed, c *client.Client) {
 	}
 }
 
-// badImages checks that an incomplete or invalid image is refused, and that it changes no other.
+// badImages checks that an incomplete or invalid image is refused, and changes no other image.
 func badImages(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // t is the first parameter
 	t.Helper()
 	b.Client.Pull(t, "", b.Image)

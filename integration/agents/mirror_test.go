@@ -102,7 +102,7 @@ func TestMirrorBetweenNodes(t *testing.T) {
 	two := testbed.StartBerth(t, testbed.Options{Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t)})
 	dir := filepath.Join(two.HostsDir, one.Registry.Host)
 	testbed.Must(t, os.MkdirAll(dir, 0o755))
-	// This node takes 127.0.0.1:1, where nothing listens, for the registry.
+	// The registry of this node is 127.0.0.1:1, where nothing listens.
 	hosts := fmt.Sprintf("server = \"http://127.0.0.1:1\"\n[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", server.URL)
 	testbed.Must(t, os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(hosts), 0o600))
 	p := two.Client.RunPod(t, testbed.PodSpec{Image: ref, Command: []string{"sleep", "1000"}})

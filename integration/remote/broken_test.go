@@ -79,9 +79,9 @@ func (l liar) serve(t *testing.T) string {
 	return path
 }
 
-// TestEndpointsThatAreNoDaemon adds handlers whose endpoint is not a CRI daemon. Each is not ready,
-// with the reason for the kubelet and in "berth handlers", and pods of other handlers keep
-// working.
+// TestEndpointsThatAreNoDaemon adds handlers whose endpoint is not a CRI daemon: they are not ready,
+// with the reason in a condition. Handlers of CRI daemons with wrong IDs get no pods. Pods of berth
+// itself keep working.
 func TestEndpointsThatAreNoDaemon(t *testing.T) {
 	dir := t.TempDir()
 	file, dead := filepath.Join(dir, "file"), filepath.Join(dir, "dead")

@@ -55,7 +55,7 @@ func (n *node) testNewerStatus(t *testing.T) {
 		}
 	}
 	if n.one.last("Status") == nil || n.two.last("Status") == nil {
-		t.Error("not every peer was asked")
+		t.Error("not every peer was called")
 	}
 	for _, p := range []*peer{n.one, n.two} {
 		p.answer("Status", p.basically)

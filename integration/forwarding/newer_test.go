@@ -77,7 +77,7 @@ func TestNewerDaemonsAndClients(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			// Each call has a sandbox of its own, because one of them removes it.
+			// Each call has its own sandbox, because RemovePodSandbox removes one.
 			ids := map[protoreflect.Name]string{"pod_sandbox_id": id('5', "two", i), "container_id": id('c', "two", i)}
 			sent, wanted := (filling{"client", "two"}).full(m.Input()), (filling{"client", "runc"}).full(m.Input())
 			asked, others := []*peer{n.two}, []*peer{n.one}

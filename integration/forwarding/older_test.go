@@ -65,7 +65,7 @@ func (n *node) lists(t *testing.T, times int, want map[string]int) map[string]in
 	return counted
 }
 
-// If an old daemon lacks a call, berth uses another one, or its error names the daemon.
+// If an old daemon lacks a call, berth makes another one, or returns an error that names the daemon.
 func TestOldDaemon(t *testing.T) {
 	old := slices.Concat(slices.Collect(maps.Values(listForms)), []string{
 		"GetContainerEvents", "ListMetricDescriptors", "ListPodSandboxMetrics", "RuntimeConfig", "PodSandboxStats", "ListPodSandboxStats",

@@ -43,7 +43,7 @@ func TestFlagsAndMetricsAreDocumented(t *testing.T) {
 	})
 }
 
-// Controllers that were installed in different ways use the same lease, so that only one works.
+// Controllers that were installed in different ways use the same lease, so that only one leads.
 func TestOneLease(t *testing.T) {
 	const want = "berth-system"
 	if f := newCommand().Flag("namespace"); f.DefValue != want {

@@ -49,7 +49,7 @@ func TestLeaseIsKeptWhileWorkEnds(t *testing.T) {
 	})
 }
 
-// TestLeaseOfAnotherIsKept stops a controller after another one has taken its lease, which must stay.
+// TestLeaseOfAnotherIsKept stops a controller whose lease another one has taken and must keep.
 func TestLeaseOfAnotherIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()

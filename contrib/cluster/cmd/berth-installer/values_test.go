@@ -47,7 +47,7 @@ func TestChartsValues(t *testing.T) {
 	}
 }
 
-// The chart refuses the same runtimes as the installer.
+// The chart accepts the same kinds of runtimes as the installer.
 func TestSchemasKinds(t *testing.T) {
 	text := test.Value(os.ReadFile("../../../../contrib/charts/berth/values.schema.json"))(t)
 	var schema struct {
@@ -101,7 +101,7 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 	}
 }
 
-// TestEveryValueIsDocumented compares the page with the chart's defaults.
+// TestEveryValueIsDocumented compares docs/install.md with the chart's values.
 func TestEveryValueIsDocumented(t *testing.T) {
 	page := test.Value(os.ReadFile("../../../../docs/install.md"))(t)
 	text := test.Value(os.ReadFile("../../../../contrib/charts/berth/values.yaml"))(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// System namespaces are always exempt, unless an empty --exempt clears the defaults.
+// System namespaces are exempt unless an empty --exempt clears the defaults.
 func TestExempt(t *testing.T) {
 	classes, known := file(t, "classes.yaml", oneClass), file(t, "handlers.yaml", handlers)
 	system := []string{"berth-system", "kube-system", "node-feature-discovery"}

@@ -56,7 +56,7 @@ func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// Run ends if the API server has never shown anything, so that the lease is not kept for ever.
+// Run returns an error if no list was ever received, so that the lease is not kept forever.
 func TestRunEndsWithoutAnswers(t *testing.T) {
 	for _, server := range []http.RoundTripper{busy{}, mute{}} {
 		client := test.Value(kubernetes.NewForConfig(&rest.Config{Host: "http://away", Transport: server}))(t)

@@ -186,7 +186,7 @@ func TestPatch(t *testing.T) {
 	}
 }
 
-// Before a capacity is lowered, the node is read again; lowers is whether a patch does that.
+// Before a patch lowers a capacity, the node is read again. lowers is whether a patch does.
 func TestLowers(t *testing.T) {
 	kata := corev1.ResourceName(nodelabel.Pods("kata"))
 	n := aNode(nil)

@@ -168,7 +168,7 @@ func TestKeepOverhead(t *testing.T) {
 		"only a class of another handler": {aClass("a", "kata"), []nodev1.RuntimeClass{*aClass("a", "runc", memory("1Mi"))}, "", false},
 		"measured again":                  {aClass("a", "kata", memory("2Mi")), []nodev1.RuntimeClass{*aClass("a", "kata", memory("1Mi"))}, "memory=2Mi", false},
 		"not measured":                    {aClass("a", "kata", counted), []nodev1.RuntimeClass{*aClass("a", "kata", memory("1Mi"))}, "handler.kata.pods=1,memory=1Mi", true},
-		"only counted, and no longer":     {aClass("a", "kata"), []nodev1.RuntimeClass{*aClass("a", "kata", counted)}, "", false},
+		"no capacity in the new class":    {aClass("a", "kata"), []nodev1.RuntimeClass{*aClass("a", "kata", counted)}, "", false},
 	} {
 		kept := Keep(c.made, c.there)
 		if got := list(c.made.Overhead); got != c.want || kept != c.kept {

@@ -216,7 +216,7 @@ func TestFailedUpgradeBeside(t *testing.T) {
 			if !n.running["berth"] || n.version != "1.0.0" || !slices.Contains(n.served(), "kata") {
 				t.Errorf("berth runs: %t, version %q, with the handlers %v", n.running["berth"], n.version, n.served())
 			}
-			// Neither does a failed move of the kubelet.
+			// A failed move of the kubelet removes nothing either.
 			n.fails, n.broken, n.doctor = map[string]error{}, "", ""
 			w.Version, w.Kubelet = "1.0.0", true
 			n.fails["systemctl restart kubelet.service"] = exited(1)

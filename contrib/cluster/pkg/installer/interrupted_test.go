@@ -162,7 +162,7 @@ func TestEndedWhileDown(t *testing.T) {
 	isInstalled(t, n, "1.0.0")
 }
 
-// Two runs on one node wait for each other.
+// A run waits until another run on the same node has ended.
 func TestLocked(t *testing.T) {
 	n := newTestNode(t)
 	w := n.wanted()

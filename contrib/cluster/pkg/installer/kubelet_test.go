@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
-// berth stays if a kubelet that others have moved uses it: without berth it has no runtime.
+// berth stays if others have made the kubelet use it: without berth, the kubelet has no runtime.
 func TestKubeletLeftWithBerth(t *testing.T) {
 	for name, c := range map[string]struct {
 		moved  bool
@@ -142,7 +142,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// If the move of a kubelet that others have moved back is refused at once, it is not restarted.
+// A kubelet that others have moved back is not restarted if a missing right prevents its move.
 func TestRefusedMoveRestartsNothing(t *testing.T) {
 	n, w := installed(t)
 	test.Must(t, os.Remove(filepath.Join(n.root, kubeletconf.DropIn)))

@@ -15,7 +15,7 @@ import (
 )
 
 // TestDoneAndUndoneByOthers undoes one part of an installation. The next run repairs it, and an
-// uninstallation still restores the node from before.
+// uninstallation still restores the node's prior state.
 func TestDoneAndUndoneByOthers(t *testing.T) {
 	const crio = "unix:///run/crio/crio.sock"
 	remove := func(path string) func(*node) {

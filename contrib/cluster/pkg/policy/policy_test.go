@@ -281,7 +281,7 @@ func TestRulesGivenWrong(t *testing.T) {
 		"rules:\n- {name: a, isolation: strongest, least: strongest}":               at + `2: document 1: rules[0].least: "strongest" must be one of vm, user-space-kernel, shared-kernel`,
 		"rules:\n- {name: a, class: x, namespaces: {names: []}}":                    at + `2: document 1: rules[0].namespaces.names: is empty; leave the key out if it does not matter`,
 		"rules:\n- {name: a, class: x, pods: {labels: {}}}":                         at + `2: document 1: rules[0].pods.labels: is empty; leave`,
-		// As a template prints a missing value.
+		// A template prints a missing value in this way.
 		"rules:\n- name: a\n  class: x\n  namespaces:\n":                             at + `4: document 1: rules[0].namespaces: is empty; leave`,
 		"rules:\n- name: a\n  class: x\n  namespaces:\n    labels:\n":                at + `5: document 1: rules[0].namespaces.labels: is empty; leave`,
 		"rules:\n- {name: a, class: x, namespaces: {names: null}}":                   `rules[0].namespaces.names: is empty; leave`,
@@ -312,13 +312,13 @@ func TestRulesWithoutClasses(t *testing.T) {
 			t.Errorf("%q: got %d objects, %v\nwant %s", text, len(all), err, want)
 		}
 	}
-	// The rules in contrib/kubernetes.
+	// The example of rules in contrib/kubernetes is valid.
 	text := test.Value(os.ReadFile(filepath.Join("..", "..", "..", "kubernetes", "classrules.yaml")))(t)
 	if all, err := Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), Rules: rulesOf(t, string(text))}); err != nil || len(all) == 0 {
 		t.Errorf("the example gives %d objects, %v", len(all), err)
 	}
-	// Its rules are only for labelled namespaces: otherwise pods that must run on every node, such as
-	// those of a CNI plugin, could not run on nodes that the class does not select.
+	// The example's rules are only for labelled namespaces: otherwise pods that must run on every
+	// node, such as those of a CNI plugin, could not run on nodes that the class does not select.
 	for _, r := range rulesOf(t, string(text)) {
 		if len(r.Namespaces.Labels) == 0 {
 			t.Errorf("rule %s of the example is for all namespaces", r.Name)

@@ -16,7 +16,7 @@ func pod(t *testing.T, spec, container string) *Pod {
 	return objects[0].Pod
 }
 
-// Pods that an API server would refuse. All other cases are in testdata/fit.
+// TestRequirements has cases that are not in testdata/fit, such as pods that a server would refuse.
 func TestRequirements(t *testing.T) {
 	for _, c := range []struct{ what, spec, container, want string }{
 		{"nothing", "", "", ""},

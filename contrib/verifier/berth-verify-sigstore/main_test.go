@@ -154,7 +154,7 @@ func (b *bed) sign(repo string, digest v1.Hash, key crypto.PrivateKey) {
 	b.attach(repo, digest, layer{payload, b.signatureOf(key, payload)})
 }
 
-// attachBundle pushes a bundle that refers to the image to, with a statement about signed.
+// attachBundle pushes a bundle. to is the image that it refers to, signed the one in its statement.
 func (b *bed) attachBundle(repo string, to, signed v1.Hash, key crypto.PrivateKey, predicate string) {
 	signer, err := signature.LoadSigner(key, crypto.SHA256)
 	b.must(err)

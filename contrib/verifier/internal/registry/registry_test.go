@@ -50,7 +50,7 @@ func trusting(t *testing.T, server *httptest.Server, plain ...string) *Client {
 	return c
 }
 
-// TestTLS: TLS is used for private addresses, too, and its certificate is checked.
+// TestTLS checks that private addresses are also called by TLS, with a check of the certificate.
 func TestTLS(t *testing.T) {
 	asked := 0
 	in := registrytest.New(registrytest.Logger(log.New(io.Discard, "", 0)))
@@ -80,7 +80,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestPlainHTTP: plain HTTP is never used: not for an address, a redirect or a token server.
+// TestPlainHTTP checks that no address, redirect or token server is called by plain HTTP.
 func TestPlainHTTP(t *testing.T) {
 	asked := 0
 	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

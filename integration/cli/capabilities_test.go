@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// told returns the tables from the JSON of "berth capabilities", by the handlers' names.
+// told returns the table of each handler from the JSON of "berth capabilities".
 func (n *node) told(t *testing.T, arguments ...string) map[string]capability.Table {
 	t.Helper()
 	out, _ := n.berth(t, 0, append(append([]string{"capabilities"}, arguments...), "-o", "json")...)
@@ -91,8 +91,8 @@ func TestFeatures(t *testing.T) {
 	has(t, fit, "gvisor")
 }
 
-// TestFeaturesOfMachines runs self-check pods under a stand-in of kata: berth reports exec as tried
-// unless the first program of the container is the shim's own, and no resize as tried.
+// TestFeaturesOfMachines runs self-check pods under a stand-in of kata. They try an exec, unless
+// the first program of the container is the shim's own, and never an in-place resize.
 func TestFeaturesOfMachines(t *testing.T) {
 	n := newNode(t)
 	for name, c := range map[string]struct {

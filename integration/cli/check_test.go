@@ -23,8 +23,8 @@ type judgement struct {
 	Verdict  string   `json:"verdict"`
 }
 
-// check runs "berth check" on the daemon's files, as JSON and as text. Both must exit with that
-// status and have the same verdict.
+// check runs "berth check" on the daemon's files, for JSON and for text. Both runs must exit with
+// status want and have the same verdict.
 func (n *node) check(t *testing.T, want int) (j judgement, stderr string) {
 	t.Helper()
 	files := []string{"check", "-c", n.ConfigFile, "--drop-in-dir", filepath.Join(n.Dir, "conf.d"), "--vendor-dir", filepath.Join(n.Dir, "vendor.d")}
@@ -40,8 +40,8 @@ func (n *node) check(t *testing.T, want int) (j judgement, stderr string) {
 }
 
 // TestCheckJudgesAsTheDaemon compares "berth check" with the daemon: exactly the handlers that
-// the daemon reports as not ready, and the candidates that cannot run, are in the check's lacks,
-// for the same reason. A missing binary is not a mistake of the files.
+// the daemon reports as not ready, and the candidates that cannot run, are in the check's lacks. A
+// missing binary is not a mistake of the files.
 func TestCheckJudgesAsTheDaemon(t *testing.T) {
 	n := newNode(t)
 	runc, shim := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.RuncShim)

@@ -28,7 +28,7 @@ import (
 // commandTimeout is much longer than any command here takes.
 const commandTimeout = time.Minute
 
-// node is a berth with one handler at first, runc, and runs berth's commands for it.
+// node is a berth whose only handler is runc at first. Its methods run berth's commands.
 type node struct{ *testbed.Bed }
 
 func newNode(t *testing.T) *node {
@@ -48,7 +48,7 @@ func (n *node) command(ctx context.Context, arguments ...string) *exec.Cmd {
 	return cmd
 }
 
-// berth runs a command that must exit with that status, and returns its output.
+// berth runs a command that must exit with status want, and returns its output.
 func (n *node) berth(t *testing.T, want int, arguments ...string) (stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
@@ -56,7 +56,7 @@ func (n *node) berth(t *testing.T, want int, arguments ...string) (stdout, stder
 	return n.ran(t, want, n.command(ctx, arguments...))
 }
 
-// classes runs a command of kubectl-berth, as the method berth does one of berth.
+// classes runs a command of kubectl-berth that must exit with status want, and returns its output.
 func (n *node) classes(t *testing.T, want int, arguments ...string) (stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
@@ -188,8 +188,8 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 	has(t, stderr, "edit "+n.ConfigFile+":", "berth reload --wait")
 }
 
-// tells fails unless "berth events" lists these changes of a handler in that order, other events
-// between them, and the log has the cordoning.
+// tells fails unless "berth events" lists these changes of a handler in this order, possibly with
+// others between them, and the log has the cordoning.
 func (n *node) tells(t *testing.T, handler string, want ...string) {
 	t.Helper()
 	out, _ := n.berth(t, 0, "events")
@@ -212,7 +212,7 @@ func (n *node) tells(t *testing.T, handler string, want ...string) {
 	has(t, stderr, `handler "nothing" does not exist`)
 }
 
-// drain runs the command of that name, and removes the pod that it waits for.
+// drain runs "handler drain other", and removes the pod once the command reports that it is left.
 func (n *node) drain(t *testing.T, pod *testbed.Pod) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
@@ -267,7 +267,7 @@ func TestAnInterruptedDrain(t *testing.T) {
 	has(t, out, "handler runc is ready")
 }
 
-// While an editor is open, an interrupt is only for the editor. A text that is refused is saved.
+// An interrupt while the editor is open does not stop "handler edit". A refused text is saved.
 func TestTheEditor(t *testing.T) {
 	n := newNode(t)
 	n.berth(t, 0, "handler", "add", "other", "--path", testbed.Part(t, testbed.Crun))
@@ -293,7 +293,7 @@ func TestTheEditor(t *testing.T) {
 		if _, err := os.ReadFile(interrupted); err != nil { // until the editor is ready
 			t.Fatal(err)
 		}
-		// As a terminal does: to the whole process group.
+		// A terminal, too, sends the signal to the whole process group.
 		testbed.Must(t, unix.Kill(-cmd.Process.Pid, unix.SIGINT))
 		if err := cmd.Wait(); err != nil && cmd.ProcessState == nil {
 			t.Fatal(err)

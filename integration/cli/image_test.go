@@ -124,7 +124,7 @@ func TestImages(t *testing.T) {
 	// An image of a container is not pruned.
 	n.berth(t, 0, "image", "prune")
 	if got := n.images(t); len(got) != 1 {
-		t.Errorf("after pruning, the images are %+v, want that of the container", got)
+		t.Errorf("after pruning, the images are %+v, want the image of the container", got)
 	}
 	pod.Remove(t)
 }

@@ -30,8 +30,8 @@ func TestOverheadThatIsDeclared(t *testing.T) {
 			},
 		})
 	}
-	// The reading without pods is used for a minute, and a process younger than a second is treated
-	// as a call of a runtime.
+	// berth repeats the answer from before the pods for a minute, and treats a process younger than a
+	// second as a call of a runtime.
 	testbed.Eventually(t, 2*time.Minute, func() error {
 		command := n.command(t.Context(), "handler", "overhead", "driven")
 		out, err := command.CombinedOutput()

@@ -32,7 +32,7 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 	n.classes(t, 0, "lint", classes, "--handlers", handlers(), "--strict")
 
 	pod := write("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  hostPID: true\n  runtimeClassName: gvisor\n  containers: [{name: c, image: i}]\n")
-	// The pod's own class leads to gVisor, which cannot run it; runc could.
+	// The pod names the class of gVisor, which cannot run the pod. runc could.
 	out, mistakes := n.classes(t, 3, "fit", "-f", pod, "--handlers", handlers(), "--classes", classes, "-o", "json")
 	has(t, mistakes, "1 pod of 1 cannot run as written")
 	var fit struct {

@@ -66,7 +66,7 @@ func moves(t *testing.T, berth *testbed.Bed, n *Namespace) {
 	at := count("first")
 	archive := n.checkpoint(t, "first", "main")
 	if now := count("first"); now < at {
-		t.Errorf("after its checkpoint, the first container counts %d, but before it %d", now, at)
+		t.Errorf("after its checkpoint the first container has counted to %d, but before it to %d", now, at)
 	}
 	image := berth.Registry.Push(t, "kubelet/warm:1", testbed.CheckpointImage(t, archive))
 	n.Delete(t, "first")
@@ -74,7 +74,7 @@ func moves(t *testing.T, berth *testbed.Bed, n *Namespace) {
 	n.Create(t, strings.NewReplacer("NAME", "second", "IMAGE", image).Replace(counter))
 	n.WaitReady(t, "second")
 	if now := count("second"); now < at {
-		t.Errorf("the restored container counts %d, but had counted %d before the checkpoint", now, at)
+		t.Errorf("the restored container has counted to %d, but to %d before the checkpoint", now, at)
 	}
 	if log := n.Kubectl(t, "logs", "second"); strings.HasPrefix(log, "line 1\n") || !strings.Contains(log, "line ") {
 		t.Errorf("the log of the restored container begins %.100q", log)
@@ -85,7 +85,7 @@ func moves(t *testing.T, berth *testbed.Bed, n *Namespace) {
 	n.WaitRestarts(t, "second", "main", 1)
 	n.WaitReady(t, "second")
 	if now := count("second"); now < at {
-		t.Errorf("after a restart the container counts %d, but had counted %d before the checkpoint", now, at)
+		t.Errorf("after a restart the container has counted to %d, but to %d before the checkpoint", now, at)
 	}
 	n.Delete(t, "second")
 	// An image is allowed if any of its names is, so the allowed name is removed.

@@ -106,8 +106,8 @@ spec:
 	m.n.Kubectl(t, "rollout", "status", "deployment/"+name, "--timeout=2m")
 }
 
-// remote is the configuration of a handler whose pods are run by containerd, under the handler
-// called theirs there.
+// remote is the configuration of a handler whose pods containerd runs, under the handler that has
+// the name theirs in containerd's configuration.
 func (m *migration) remote(name, theirs string) string {
 	return fmt.Sprintf("[runtimes.%s]\nendpoint = %q\nremote_handler = %q\n", name, "unix://"+m.containerd.Socket, theirs)
 }

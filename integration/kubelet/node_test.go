@@ -45,7 +45,7 @@ spec:
 // logRotation writes more than the kubelet's limit for a log file, and checks that no line is lost
 // when the kubelet rotates the file.
 func (b *bed) logRotation(t *testing.T, n *Namespace) {
-	const lines = 12000 // of 100 bytes; the limit of a log file is a quarter of all
+	const lines = 12000 // of 100 bytes; the limit of a log file is a quarter of their sum
 	for _, class := range b.classes {
 		n.Create(t, fmt.Sprintf(`
 apiVersion: v1
@@ -63,8 +63,8 @@ spec:
 	for _, class := range b.classes {
 		pod := n.WaitReady(t, class.name)
 		dir := filepath.Join(b.Logs, n.Name+"_"+class.name+"_"+string(pod.UID), "main")
-		// Not by "kubectl logs --follow": the kubelet may lose lines there when it rotates the
-		// file.
+		// "kubectl logs --follow" cannot show that no line is lost: the kubelet may leave out
+		// lines when it rotates the file.
 		files, seen := written(t, dir, "that was all")
 		if len(files) < 2 {
 			t.Errorf("%s: the log was never rotated: %v", class.name, files)

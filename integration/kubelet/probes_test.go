@@ -43,8 +43,8 @@ spec:
 		}
 		n.WaitPod(t, kind, func(pod *corev1.Pod) error {
 			status := pod.Status.ContainerStatuses[0]
-			// LastTerminationState may be nil: the kubelet can remove the old container while
-			// it creates the new one.
+			// Terminated may be nil: the kubelet can remove the old container while it creates
+			// the new one.
 			last := status.LastTerminationState.Terminated
 			if status.RestartCount != 1 || containerID(status) == first[kind] || last != nil && last.ExitCode != 137 {
 				return fmt.Errorf("after %q: pod %s had container %s, now %+v", event, kind, first[kind], status)

@@ -154,7 +154,7 @@ spec:
 	}
 }
 
-// leaves deletes all pods and images, and fails if something of them is left on the host.
+// leaves deletes all pods and images, and fails if any resource of theirs is left on the host.
 func (b *bed) leaves(t *testing.T, before testbed.Snapshot) {
 	b.empty(t)
 	testbed.Eventually(t, patience, func() error {
@@ -170,7 +170,7 @@ func (b *bed) leaves(t *testing.T, before testbed.Snapshot) {
 	testbed.Eventually(t, patience, func() error {
 		volumes, err := os.ReadDir(filepath.Join(b.node.root, "pods"))
 		if err == nil && len(volumes) != 0 {
-			err = fmt.Errorf("%d directories of pods are left in the kubelet's", len(volumes))
+			err = fmt.Errorf("%d directories of pods are left in the kubelet's directory", len(volumes))
 		}
 		return err
 	})

@@ -90,7 +90,7 @@ func (b *bed) cadvisorMetricsOf(t *testing.T, n *Namespace, class class) error {
 	return nil
 }
 
-// end runs a container that exits with 7; berth sends the kubelet an event of it.
+// end runs a container that exits with 7; berth sends the kubelet an event of the exit.
 func (b *bed) end(t *testing.T, n *Namespace) {
 	n.CreatePod(t, "ends", `
   restartPolicy: Never

@@ -30,7 +30,7 @@ func TestWholeNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { check(t, b.NewNamespace(t, b.berth.Image)) })
 	}
-	// After resize: kubelets do not resize containers that may be swapped.
+	// swap comes after the resizes, because kubelets do not resize containers that may be swapped.
 	t.Run("swap", func(t *testing.T) { b.swap(t, b.NewNamespace(t, b.berth.Image)) })
 	// Eviction is the last check, because it may evict any pod.
 	t.Run("eviction", func(t *testing.T) { b.eviction(t, b.NewNamespace(t, b.berth.Image)) })

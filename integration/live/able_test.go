@@ -44,7 +44,7 @@ func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
 			capability.HostPID: {Answer: capability.Yes, Source: capability.Declared}, capability.Exec: {Answer: capability.Yes, Source: capability.Ran},
 			capability.UserNamespaces: {Answer: capability.Yes, Source: capability.Ran}, capability.InPlaceResize: {Answer: capability.Yes, Source: capability.Ran},
 		}},
-		// Results of self-check pods were of the other binary, and are dropped.
+		// The results of self-check pods of the previous binary are dropped.
 		{testbed.Crun, capability.SharedKernel, map[capability.Name]capability.Known{
 			capability.HostPID: {Answer: capability.Yes, Source: capability.Declared}, capability.Exec: {Answer: capability.Yes, Source: capability.Declared},
 			capability.UserNamespaces: {Answer: capability.Yes, Source: capability.Declared},

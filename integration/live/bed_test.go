@@ -35,7 +35,7 @@ func newBed(t *testing.T) *bed {
 	// Handlers are probed each second, so that tests need not wait.
 	b := &bed{testbed.StartBed(t, "live/busybox:1", testbed.Options{Config: "[handlers]\nprobe_interval = \"1s\"\n"})}
 	b.Client.Pull(t, "", b.Image)
-	// In a drop-in, because its path is in the bed's directory, which exists only now.
+	// The table is in a drop-in, because the bed's directory for the socket exists only now.
 	b.DropIn(t, "60-metrics", fmt.Sprintf("[metrics]\naddress = %q\n", "unix://"+b.metrics()))
 	b.Restart(t)
 	return b

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// refusal returns the message of the error when a pod of a handler is run, which must have that code.
+// refusal runs a pod of a handler, which must fail with this code, and returns the error's message.
 func (b *bed) refusal(t *testing.T, handler string, code codes.Code) string {
 	t.Helper()
 	_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: handler})
@@ -206,8 +206,8 @@ func TestPainABadFileKeepsTheDaemonFromStarting(t *testing.T) {
 	}
 }
 
-// rejected fails unless every command and metric about the node's state, and the log, report that
-// the configuration has a mistake; the commands also report its place.
+// rejected fails unless status, doctor, reload and events, the metric and the log report that the
+// configuration has a mistake. The first three commands must also report its place.
 func (b *bed) rejected(t *testing.T, place string) {
 	t.Helper()
 	says(t, b.degraded(t), "problem: "+place, "the configuration was rejected at ", "stays in use: correct the files, then run \"berth reload --wait\"")

@@ -63,8 +63,8 @@ func (l labels) present(t *testing.T, want bool, handler string) {
 
 var wholeFile = regexp.MustCompile(`^(# .*\n)+(# \+expiry-time=\S+Z\n)((# \+no-label\n)?feature\.node\.kubernetes\.io/handler\.[a-z0-9.-]+=[a-z0-9-]+\n)+$`)
 
-// watch reads the file repeatedly until the test ends, at any time, as Node Feature Discovery does.
-// It fails if the file is ever incomplete.
+// watch reads the file every millisecond until the test ends, and fails if it is ever incomplete:
+// Node Feature Discovery may read it at any time.
 func (l labels) watch(t *testing.T) {
 	var reading sync.WaitGroup
 	end := make(chan struct{})
@@ -92,8 +92,8 @@ func (b *bed) run(t *testing.T, arguments ...string) {
 	}
 }
 
-// The file for Node Feature Discovery lists as ready exactly the handlers that accept pods, when
-// handlers change and when the daemon is stopped or killed.
+// While the daemon runs, the file for Node Feature Discovery lists as ready exactly the handlers
+// that accept pods. A daemon that is stopped or killed leaves the file.
 func TestLabels(t *testing.T) {
 	b := newBed(t)
 	l := labelled(t, b)

@@ -95,7 +95,7 @@ func TestPainReloadLogsSuccessAndNeverReachesPods(t *testing.T) {
 		fmt.Sprintf("cni_conf_dir = %q\nsnapshotter = \"native\"\n", network.ConfDir))
 	testbed.Eventually(t, patience, func() error {
 		if _, now := b.status(t); now.of("edited").Since == before.Since {
-			return fmt.Errorf("the handler still has the definition of %d", before.Since)
+			return fmt.Errorf("the handler still has the definition of generation %d", before.Since)
 		}
 		return nil
 	})
@@ -153,7 +153,7 @@ func TestPainABadDropInTakesTheNodeDown(t *testing.T) {
 			testbed.Must(t, os.WriteFile(spoil.path, []byte(spoil.text), 0o600))
 			testbed.Eventually(t, patience, func() error {
 				if b.metric(t, failed) == was {
-					return fmt.Errorf("no reload has failed since %s", was)
+					return fmt.Errorf("the number of failed reloads is still %q", was)
 				}
 				return nil
 			})

@@ -78,8 +78,8 @@ func (b *bed) counted(t *testing.T, what, handler, binary string) int {
 	return n
 }
 
-// A rollout of a newer release gives it to the same UIDs each time, and to more with a greater
-// share. It ends when an operator promotes or aborts it, which a restart does not change. The
+// A rollout runs pods with the same UIDs on the candidate each time, and more pods if its share is
+// greater. It ends when an operator promotes or aborts it, and stays ended after a restart. The
 // metrics have both binaries.
 func TestARolloutFromItsShareToItsEnd(t *testing.T) {
 	b := newBed(t)

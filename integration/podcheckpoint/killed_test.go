@@ -33,7 +33,7 @@ func (b *bed) watchCRIU(t *testing.T) *watched {
 	return w
 }
 
-// forget removes the pid files of the criu processes so far.
+// forget removes the pid files of the criu processes that were started so far.
 func (w *watched) forget(t *testing.T) {
 	t.Helper()
 	for _, file := range w.files(t) {
@@ -87,8 +87,8 @@ func parentOf(pid int) int {
 // victims are the processes that killWhile can kill.
 var victims = []string{"criu", "runtime", "supervisor"}
 
-// killWhile kills a victim some time after CRIU began its work. With any other text as the victim
-// it only waits for that time.
+// killWhile kills one of victims some time after CRIU began its work. With any other text as the
+// victim, killWhile only waits for that time.
 func (b *bed) killWhile(t *testing.T, w *watched, victim string, after time.Duration, done <-chan error) {
 	t.Helper()
 	pid := w.working(t, done)
@@ -156,8 +156,8 @@ func killedWhileCRIUWrites(t *testing.T, handler string) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestKilledWhileCRIURestores kills the same processes in the middle of a start. The container has
-// exited or runs, the pod can be removed, and its volume still has its files.
+// TestKilledWhileCRIURestores kills CRIU, the runtime or the supervisor during a restore. The
+// container has exited or runs, the pod can be removed, and its volume still has its files.
 func TestKilledWhileCRIURestores(t *testing.T) { bySupervisor(t, killedWhileCRIURestores) }
 
 func killedWhileCRIURestores(t *testing.T, handler string) {

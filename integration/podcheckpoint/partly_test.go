@@ -11,8 +11,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestPodThatIsNotStarted: a restored pod does not run until all its containers are started. Before
-// that no other container can be started in it. It can be removed like any pod.
+// TestPodThatIsNotStarted: a restored pod does not run until all its containers are started. Until
+// then no other container can be started in it, and it can be removed like any pod.
 func TestPodThatIsNotStarted(t *testing.T) {
 	b := newBed(t, gvisor, testbed.Options{})
 	atRest := b.Rest(t)

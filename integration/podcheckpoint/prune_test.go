@@ -38,7 +38,7 @@ func (b *bed) names(t *testing.T) (names []string) {
 // directory is the default directory of checkpoints.
 func (b *bed) directory() string { return filepath.Join(b.Root, "pod-checkpoints") }
 
-// prunes runs `berth checkpoint prune` with a bound, after which exactly these must be left.
+// prunes runs `berth checkpoint prune` with a bound. Exactly the directories left must then exist.
 func (b *bed) prunes(t *testing.T, bound string, left ...string) {
 	t.Helper()
 	b.must(t, "checkpoint", "prune", bound)
@@ -80,7 +80,7 @@ func TestOldCheckpointsAreRemoved(t *testing.T) {
 	b.restored(t, other, others).reaches(t, 3)
 	b.prunes(t, "--older-than=1ms", all[1])
 	if left := files(t, all[1]); len(left) != 4 {
-		t.Errorf("of the incomplete checkpoint are left %q, want 4 files", left)
+		t.Errorf("the incomplete checkpoint has the files %q, want 4", left)
 	}
 	testbed.Must(t, os.Chmod(b.directory(), 0o777))
 	if exit, _, mistakes := b.berth(t, "checkpoint", "prune", "--keep=1"); exit == 0 || !strings.Contains(mistakes, "0700") {
@@ -96,8 +96,8 @@ func (b *bed) prunesNothing(t *testing.T) {
 	}
 }
 
-// TestCheckpointInUseStays: a checkpoint is not removed while a pod that is restored from it has
-// containers to start, also after a restart of the daemon, or while it is pushed to a registry.
+// TestCheckpointInUseStays: a checkpoint is not removed while it is pushed to a registry, or while
+// a pod restored from it has containers to start, also after a restart of the daemon.
 func TestCheckpointInUseStays(t *testing.T) { everywhere(t, checkpointInUseStays) }
 
 func checkpointInUseStays(t *testing.T, handler string) {

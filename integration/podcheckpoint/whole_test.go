@@ -171,8 +171,8 @@ func volumeIsAnother(t *testing.T, handler string) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestSleepAndWakeAgainAndAgain checkpoints and restores a pod twenty times, each time the restored
-// one. The checkpoints do not grow, and nothing is left on the host.
+// TestSleepAndWakeAgainAndAgain checkpoints and restores a pod, and then each restored pod, twenty
+// times in all. The checkpoints do not grow, and nothing is left on the host.
 func TestSleepAndWakeAgainAndAgain(t *testing.T) { everywhere(t, sleepAndWakeAgainAndAgain) }
 
 func sleepAndWakeAgainAndAgain(t *testing.T, handler string) {

@@ -32,9 +32,9 @@ func (b *bed) sleeping(t *testing.T) (*testbed.Pod, string) {
 }
 
 // TestDamagedCopyOfARuntime damages a pod's kept binary while the daemon is up and
-// while it is down. The daemon replaces it by the installed binary. If another
-// version is installed by now, the damaged binary is not run, and the pod can be
-// removed.
+// while it is down. The daemon replaces the damaged binary by the installed one. If
+// another version was installed before, the damaged binary is not run, and the pod can
+// be removed.
 func TestDamagedCopyOfARuntime(t *testing.T) {
 	b, installed := newRuncBed(t, testbed.Options{})
 	atRest := b.Rest(t)

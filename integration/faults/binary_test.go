@@ -279,7 +279,7 @@ func (b *bed) reload(t *testing.T, config string) {
 	})
 }
 
-// onlyTodays fails the test if a binary is kept that is not a currently installed one.
+// onlyTodays fails the test if a kept binary is not a copy of a currently installed one.
 func (f *fleet) onlyTodays(t *testing.T) {
 	t.Helper()
 	want := map[string]bool{}

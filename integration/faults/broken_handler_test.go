@@ -38,7 +38,7 @@ type broken struct {
 }
 
 // TestBrokenHandlers breaks handlers. Some of the runtimes still answer probes, others are gone or
-// damaged. A regression test: the status once had no failure while every pod failed.
+// damaged. A regression test: the status once reported no failure while every pod failed.
 func TestBrokenHandlers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

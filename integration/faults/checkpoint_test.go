@@ -224,7 +224,7 @@ func TestFailingCheckpoints(t *testing.T) {
 			goesOn(t, pod.Container)
 			b.noUnfinished(t, locations)
 			if left, _ := os.ReadDir(locations); len(left) > 0 {
-				t.Errorf("left: %v", left)
+				t.Errorf("files are left: %v", left)
 			}
 		})
 	}
@@ -290,7 +290,7 @@ func TestKilledWhileFrozen(t *testing.T) {
 	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
 	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", counting}})
 	b.Stop(t)
-	// The daemon is killed before it runs criu, but refuses a checkpoint without criu.
+	// The daemon is killed before it runs criu, but it refuses a checkpoint if criu is missing.
 	criu := filepath.Join(t.TempDir(), "criu")
 	testbed.Must(t, os.Symlink("/bin/false", criu))
 	b.SetEnvironment("BERTH_FAILPOINT="+failpoint.ContainerFrozen, "PATH="+filepath.Dir(criu)+":"+os.Getenv("PATH"))

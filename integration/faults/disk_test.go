@@ -67,8 +67,8 @@ func TestFullDisk(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// fullDiskOnce fails the test unless the error names the disk and its free space
-// once. A regression test: the cause was once repeated three times in a message.
+// fullDiskOnce fails the test unless the error names the disk and its free space, and
+// the cause only once. A regression test: a message once had the cause three times.
 func fullDiskOnce(t *testing.T, err error, root string) {
 	t.Helper()
 	testbed.Refused(t, err, codes.ResourceExhausted, "no space left", root, "free")

@@ -24,8 +24,8 @@ func (b *bed) tryExec(t *testing.T, c *testbed.Container, command ...string) (*r
 	return b.Client.ExecSync(testbed.Within(t, time.Minute), &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: command, Timeout: 30})
 }
 
-// TestExecOfAbsentProgram runs a missing program: the error must have each runtime's message, which
-// names the program.
+// TestExecOfAbsentProgram runs a missing program under each runtime: the error must have the
+// runtime's message, which names the program.
 func TestExecOfAbsentProgram(t *testing.T) {
 	runtimes := map[string]string{}
 	for _, name := range []string{testbed.Runc, testbed.Crun, testbed.Runsc} {
@@ -138,7 +138,7 @@ func TestExecMeetsStop(t *testing.T) {
 func TestLargeOutputsOfCommands(t *testing.T) {
 	const (
 		commands  = 12
-		maxGrowth = 256 << 20 // 64 MiB of outputs in slices a quarter larger, as much of encoded responses, and garbage not yet collected
+		maxGrowth = 256 << 20 // 64 MiB of outputs in slices a quarter larger, as much again of encoded responses, and garbage not yet collected
 	)
 	b := newBed(t, testbed.Options{})
 	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
@@ -155,7 +155,7 @@ func TestLargeOutputsOfCommands(t *testing.T) {
 		if out, err := run(); err != nil {
 			t.Error(err)
 		} else if len(out) < least || !bytes.HasPrefix(whole, out) {
-			t.Errorf("the output has %d bytes, want at least %d, the first that were written", len(out), least)
+			t.Errorf("the output has %d bytes, want at least the first %d that were written", len(out), least)
 		}
 	}
 	var all sync.WaitGroup

@@ -123,7 +123,7 @@ func (b *bed) killedAt(t *testing.T, place string, atRest testbed.Snapshot, pod 
 	if pod != nil {
 		pod(sandbox)
 	}
-	if b.Running() { // the previous failpoint may have failed
+	if b.Running() { // a failed test of the previous failpoint may have left no daemon
 		b.Stop(t)
 	}
 	b.SetEnvironment("BERTH_FAILPOINT=" + place)

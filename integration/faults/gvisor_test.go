@@ -121,8 +121,8 @@ func TestWrongFlagOfGVisor(t *testing.T) {
 }
 
 // TestMemoryLimitTooSmallForGVisor: if the memory limit of a pod is lower than runsc itself needs,
-// the error must name the limit and the minimum. It once was "killed by signal 9", "input/output
-// error" or "connection refused".
+// the error must name the limit and the minimum. The error once was "killed by signal 9",
+// "input/output error" or "connection refused".
 func TestMemoryLimitTooSmallForGVisor(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{DefaultRuntime: "runsc", Runtimes: map[string]string{"runsc": testbed.Part(t, testbed.Runsc)}})

@@ -125,8 +125,8 @@ func nestedIndexes(t *testing.T, h *hostile) string {
 	return h.tag("nested", desc)
 }
 
-// layerIsConfig has a configuration of 300 MiB in its list of layers. containerd's unpacker
-// would read it into memory.
+// layerIsConfig is an image with a configuration of 300 MiB in its list of layers, which
+// containerd's unpacker would read into memory.
 func layerIsConfig(t *testing.T, h *hostile) string {
 	text, inside := emptyTar(t)
 	layer := h.putBytes(t, imagespec.MediaTypeImageLayerGzip, text)
@@ -317,7 +317,7 @@ func TestHostileImages(t *testing.T) {
 const atOnce = 5
 
 // TestManyHostileImages pulls several images of a kind at once: the memory that they cost the
-// daemon must not add up. Layers are left out: child processes unpack them.
+// daemon must not add up. Hostile layers are left out, because child processes unpack them.
 func TestManyHostileImages(t *testing.T) {
 	t.Parallel()
 	// The other kinds are refused before their content is read.
@@ -394,7 +394,7 @@ func TestHostileArchives(t *testing.T) {
 	}
 }
 
-// TestNeighbourOfHostileImages runs a pod while all hostile images are pulled.
+// TestNeighbourOfHostileImages runs ordinary pods while all hostile images are pulled.
 func TestNeighbourOfHostileImages(t *testing.T) {
 	t.Parallel()
 	h := newHostile(t)

@@ -22,7 +22,7 @@ import (
 )
 
 // TestKilledWhileAnImageComes kills the daemon at each failpoint of a pull or an import. The next
-// daemon can pull or import the image. Its removal also removes the files of the first attempt.
+// daemon can pull or import the image. RemoveImage also removes the files of the first attempt.
 func TestKilledWhileAnImageComes(t *testing.T) {
 	t.Parallel()
 	random := make([]byte, 12<<20) // large enough to be fetched in parts, and not compressible

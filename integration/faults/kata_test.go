@@ -75,7 +75,7 @@ func machineEnded(t *testing.T, sandbox string, pid int) {
 	}
 }
 
-// hold creates a file until whose removal the shim waits; release removes it.
+// hold creates a file; release removes it. A shim whose setting names the file waits until then.
 func hold(t *testing.T) (path string, release func()) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "hold")
@@ -132,7 +132,7 @@ func TestKataCreateTooLate(t *testing.T) {
 }
 
 // TestKataSelfCheckTooLate has the shim's Create of a self-check pod exceed its timeout:
-// its machine must be stopped.
+// the machine of the pod must be stopped.
 func TestKataSelfCheckTooLate(t *testing.T) {
 	t.Parallel()
 	held, _ := hold(t)
@@ -206,7 +206,7 @@ func TestKataEvents(t *testing.T) {
 }
 
 // TestKataShimKilled kills the shim of a pod whose container has already exited. The
-// shim's record still has the container, so its delete action leaves the machine.
+// shim's record still has the container, so the shim's delete action leaves the machine.
 func TestKataShimKilled(t *testing.T) {
 	t.Parallel()
 	b, kata := kataBed(t, shims.Kata{ForgetsNothing: true}, "")
@@ -403,8 +403,8 @@ func (b *bed) awaitNone(t *testing.T, words string) {
 	})
 }
 
-// TestKataPortForward forwards to a program in a virtual machine. It listens on the
-// pod's address, but not in the network namespace that berth gave to the shim.
+// TestKataPortForward forwards to a program in a virtual machine. The program listens on
+// the pod's address, but not in the network namespace that berth gave to the shim.
 func TestKataPortForward(t *testing.T) {
 	t.Parallel()
 	b, _ := kataBed(t, shims.Kata{Network: true}, "")

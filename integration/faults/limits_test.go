@@ -111,7 +111,7 @@ func TestLimits(t *testing.T) {
 	for range 3 {
 		go func() { ended <- run() }()
 	}
-	// The third start exceeds max_pods. One starts and one waits until start_timeout.
+	// One of the starts exceeds max_pods. The others, one of which is queued, exceed start_timeout.
 	testbed.Refused(t, <-ended, codes.ResourceExhausted, `handler "held": pods running or being created: 2,`, "max_pods is 2", "[runtimes.held]")
 	for range 2 {
 		testbed.Refused(t, <-ended, codes.DeadlineExceeded, `handler "held": the sandbox was not ready within start_timeout = 5s`, "[runtimes.held]")

@@ -46,8 +46,8 @@ func TestNoNetworkConfiguration(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// networkReady waits until the condition NetworkReady has a value. If it is false, it must have
-// a reason and a message.
+// networkReady waits until the condition NetworkReady has the status want. If the status is false,
+// the condition must have a reason and a message.
 func (b *bed) networkReady(t *testing.T, want bool) {
 	t.Helper()
 	testbed.Eventually(t, time.Minute, func() error {

@@ -29,7 +29,7 @@ type change struct {
 	// fresh checks a new pod of a handler after the change.
 	fresh func(t *testing.T, f *fleet, handler string)
 	// old makes further checks of a pod from before the change, besides those that
-	// all changes have.
+	// outlives makes for every change.
 	old func(t *testing.T, f *fleet, pod *oldPod)
 }
 

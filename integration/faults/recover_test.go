@@ -87,7 +87,7 @@ while [ -e "$dir/hold-$CNI_COMMAND" ]; do sleep 0.05; done
 `
 
 // TestPartialPodsAreUndoneTogether kills the daemon while the network of several pods
-// is set up, and starts it with a plugin whose DEL is slow or hangs. The daemon must
+// is set up, and starts the next one with a plugin whose DEL is slow or hangs. It must
 // roll the pods back in parallel, and its start must not wait for all of them.
 func TestPartialPodsAreUndoneTogether(t *testing.T) {
 	const pods = 8

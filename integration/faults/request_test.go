@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// absent is an id that no object has.
+// absent is an ID that no object has.
 var absent = strings.Repeat("0123456789abcdef", 4)
 
 // TestBadRequests requests containers whose refusal depends on the node's state. Malformed
@@ -118,7 +118,7 @@ func TestHostnameOfAPodInTheNodesNetwork(t *testing.T) {
 	testbed.Same(t, p.Container.Exec(t, "sh", "-c", "hostname; echo $HOSTNAME; cat /etc/hostname"), want, "the output of hostname, $HOSTNAME and /etc/hostname is")
 }
 
-// TestAlias runs a pod under an alias of a handler: its status has the alias, and the
+// TestAlias runs a pod under an alias of a handler: the pod's status has the alias, and the
 // pod works also after a restart of the daemon.
 func TestAlias(t *testing.T) {
 	runc := testbed.Part(t, testbed.Runc)

@@ -99,8 +99,8 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestRestoreOfOthers restores containers under another handler. They differ in their standard
-// streams: those of containerd's shim are unnamed pipes.
+// TestRestoreOfOthers restores containers under another handler or containerd's shim. Handlers
+// differ in the standard streams of containers: those of the shim are unnamed pipes.
 func TestRestoreOfOthers(t *testing.T) {
 	criu := testbed.FittingCRIU(t)
 	shim := shimConfig(t, testbed.Part(t, testbed.RuncShim))
@@ -149,7 +149,7 @@ func (b *bed) goesOnElsewhere(t *testing.T, from, to string, container func(*run
 		b.noRestores(t)
 		goesOn(t, c)
 		if n := counted(t, c); n < at/2 || n > at+1000 {
-			t.Errorf("the restored container counts at %d, but had counted %d before", n, at)
+			t.Errorf("the restored container has counted to %d, but to %d before the checkpoint", n, at)
 		}
 		testbed.Same(t, c.Exec(t, "sh", "-c", "ls -d /gone /dir/old 2>/dev/null; cat /dir/new; readlink /link; [ -p /fifo ] && echo fifo; true"), "new\n/etc\nfifo\n", "files of the restored container:")
 		// The processes are in the cgroup of the new container.
@@ -403,7 +403,7 @@ func TestKilledWhileRestoring(t *testing.T) {
 				b.noRestores(t)
 				goesOn(t, c)
 				if n := counted(t, c); n < at/2 {
-					t.Errorf("the restored container counts at %d, but had counted %d before", n, at)
+					t.Errorf("the restored container has counted to %d, but to %d before the checkpoint", n, at)
 				}
 			}
 			pod.Remove(t)
@@ -412,7 +412,7 @@ func TestKilledWhileRestoring(t *testing.T) {
 	}
 }
 
-// criuLink returns a link to the program that is called criu.
+// criuLink returns a link that is called criu to a program.
 func criuLink(t *testing.T, program string) string {
 	t.Helper()
 	link := filepath.Join(t.TempDir(), "criu")
@@ -469,7 +469,7 @@ func TestRestoreThatIsNotStarted(t *testing.T) {
 	}
 	b.Restart(t)
 	if _, err := os.Stat(images); err != nil {
-		t.Errorf("the files of the restore after a restart of the daemon: %v", err)
+		t.Errorf("a restart of the daemon removed the files of the restore: %v", err)
 	}
 	b.Client.Container(id, "").Remove(t)
 	b.noRestores(t)

@@ -46,8 +46,8 @@ func (b *bed) failedCreation(t *testing.T, sandbox string, config *runtimeapi.Co
 	testbed.Refused(t, err, codes.AlreadyExists, "next attempt", left.GetId())
 }
 
-// TestCreationCannotBeRolledBack has a shim hang in Create. The container may be
-// created later, so a container must be listed that the kubelet can remove.
+// TestCreationCannotBeRolledBack has a shim hang in Create. The shim may still create
+// the container, so the container must be listed for the kubelet to remove.
 func TestCreationCannotBeRolledBack(t *testing.T) {
 	t.Parallel()
 	hang := hanging()
@@ -87,7 +87,7 @@ func TestCreationCannotBeRolledBack(t *testing.T) {
 }
 
 // TestPartialContainerCannotBeRolledBack kills the daemon in the middle of a
-// creation, and stops the supervisor, so that the next daemon cannot roll back.
+// creation, and pauses the supervisor, so that the next daemon cannot roll back.
 func TestPartialContainerCannotBeRolledBack(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})

@@ -50,7 +50,7 @@ func (b *bed) rollout(t *testing.T, handler string) (state, reason string) {
 }
 
 // TestRollout rolls out a second path of runc, and then a program that answers probes
-// but does not run containers. That rollout must be aborted, also after a restart.
+// but does not run containers. berth must abort the second rollout, also after a restart.
 func TestRollout(t *testing.T) {
 	t.Parallel()
 	runc := testbed.Part(t, testbed.Runc)

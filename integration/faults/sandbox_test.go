@@ -72,7 +72,7 @@ func TestNotListedBeforeItIsMade(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// shown returns the largest number of sandboxes that a call which lists sandboxes returns.
+// shown lists sandboxes, also by stream, their statistics and metrics. It returns the largest count.
 func (b *bed) shown(t *testing.T) int {
 	t.Helper()
 	ctx := testbed.Within(t, time.Minute)

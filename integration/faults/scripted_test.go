@@ -10,8 +10,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// scripted is a runtime, a script that runs runc. It records each subcommand, and can
-// run lines of shell before it.
+// scripted is a runtime, a script that runs runc. It records each subcommand except
+// features, and can run lines of shell before a subcommand.
 type scripted struct {
 	// Path is the script, to be named in a configuration.
 	Path string

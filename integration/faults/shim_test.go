@@ -87,7 +87,7 @@ func shimsOf(t *testing.T, sandbox string) []int {
 func (b *bed) killShim(t *testing.T, sandbox string) {
 	t.Helper()
 	var pids []int
-	testbed.Eventually(t, time.Minute, func() error { // a child of the shim has its command line for a moment
+	testbed.Eventually(t, time.Minute, func() error { // a new child has the shim's command line for a moment
 		if pids = shimsOf(t, sandbox); len(pids) != 1 {
 			return fmt.Errorf("sandbox %s has shims %v", sandbox, pids)
 		}
@@ -183,7 +183,7 @@ func newStandIn(t *testing.T) (path string, start func(lines string)) {
 }
 
 // TestForeignShimHalfStarted has the start action of a shim fail, or the daemon die
-// during it, in part after the shim has started. No shim may be left.
+// during it, before or after the shim has started. No shim may be left.
 func TestForeignShimHalfStarted(t *testing.T) {
 	t.Parallel()
 	hang := hanging()

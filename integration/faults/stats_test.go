@@ -20,8 +20,8 @@ import (
 // TestStatsOfPodsThatHang pauses a foreign shim and a gVisor sandbox by SIGSTOP, and
 // lists the statistics of all containers: only the hanging ones may be missing.
 func TestStatsOfPodsThatHang(t *testing.T) {
-	// berth does not know from this shim's name that its containers share the host's
-	// kernel, so it calls the shim for statistics. The shim finds runc in the PATH.
+	// This shim's name does not show that its containers share the host's kernel, so
+	// berth calls the shim for statistics. The shim finds runc in the PATH.
 	runc, shim := testbed.Part(t, testbed.Runc), filepath.Join(t.TempDir(), "containerd-shim-unheard-of-v2")
 	if err := os.Link(testbed.Part(t, testbed.RuncShim), shim); err != nil {
 		body, err := os.ReadFile(testbed.Part(t, testbed.RuncShim))

@@ -26,7 +26,7 @@ func (b *bed) stopContainer(ctx context.Context, id string, seconds int64) error
 }
 
 // TestStopWhileStarting stops a container that is being started. The container must get
-// its stop signal, and a stop must not wait for a hanging start longer than its timeout.
+// its stop signal. A stop must not wait for a hanging start longer than the stop's timeout.
 func TestStopWhileStarting(t *testing.T) {
 	t.Parallel()
 	hang := hanging()

@@ -71,7 +71,7 @@ func (b *bed) degradedFor(t *testing.T, who string, pid int) {
 	examined, _ := b.berth(t, "doctor", "--config", b.ConfigFile) // doctor may fail for other reasons on this machine
 	for from, said := range map[string]string{"status": b.degradedBy(t), "doctor": examined} {
 		if !strings.Contains(said, who) || !strings.Contains(said, fmt.Sprintf("(process %d) is unresponsive since", pid)) {
-			t.Errorf("the %s does not name %s (process %d): %s", from, who, pid, said)
+			t.Errorf("berth %s does not name %s (process %d): %s", from, who, pid, said)
 		}
 	}
 }
@@ -162,8 +162,8 @@ func TestUnresponsiveShim(t *testing.T) {
 	noneRuns(t, append(inside, shim...))
 	pod.Remove(t)
 
-	// This is the process that writes the log. The cleanup of the removed pod may replace the
-	// paused process before this call: then the new supervisor answers.
+	// The supervisor writes the log. The cleanup of the removed pod may replace the paused
+	// supervisor before this call: then the new supervisor answers.
 	for key, pid := range b.supervisors(t) {
 		killAs(t, pid, syscall.SIGSTOP)
 		began := time.Now()
@@ -199,7 +199,7 @@ func TestUnresponsiveSupervisorWithoutSuccessor(t *testing.T) {
 		awaitEnd(t, pid)
 	}
 	testbed.Must(t, os.Rename(away, program))
-	testbed.Eventually(t, time.Minute, func() error { // berth starts the new supervisor again only after a while
+	testbed.Eventually(t, time.Minute, func() error { // berth waits before it tries again to start a supervisor
 		return pod.TryStop(t, time.Minute)
 	})
 	testbed.Same(t, pod.Container.Status(t).GetExitCode(), 137, "the container exited with")

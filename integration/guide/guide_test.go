@@ -30,7 +30,7 @@ func TestOperationsPage(t *testing.T) {
 }
 
 // walk runs the commands of a page, or of the part under one heading, on the node that begin
-// makes, and returns that node. It fails if there are fewer than that many blocks of commands.
+// makes, and returns that node. It fails if the page has fewer blocks of commands than blocks.
 func walk(t *testing.T, page, heading string, blocks int, begin func(*testing.T) *node) *node {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -52,7 +52,7 @@ func walk(t *testing.T, page, heading string, blocks int, begin func(*testing.T)
 		}
 	}
 	if typed < blocks {
-		t.Errorf("the page has %d blocks of commands", typed)
+		t.Errorf("the page has %d blocks of commands, want %d or more", typed, blocks)
 	}
 	return n
 }

@@ -20,7 +20,7 @@ func TestMigrationPage(t *testing.T) {
 }
 
 // migration is a node on which containerd runs the pods at the beginning of the page. The test's
-// client is its kubelet.
+// client is in place of a kubelet.
 type migration struct {
 	*node
 	endContainerd func()

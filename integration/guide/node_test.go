@@ -31,7 +31,7 @@ type node struct {
 	log    string // the paths of the daemons' logs begin with this
 	logs   string // the directory of the pods' logs
 	pods   map[string]*testbed.Pod
-	// more has the directions of one page, besides those that follow knows.
+	// more has the directions of one page, besides those that follow has for all pages.
 	more map[string]func(*testing.T)
 	// environment is added to that of commands: KEY=value.
 	environment []string

@@ -47,7 +47,7 @@ func newClusterNode(t *testing.T) *node {
 	n.environment = []string{"KUBECONFIG=" + c.Kubeconfig()}
 	n.more = map[string]func(*testing.T){
 		"start nfd": func(t *testing.T) {
-			// As the kubelet does for the worker's volume.
+			// A kubelet would create this directory for the worker's volume.
 			testbed.Must(t, os.MkdirAll(n.inside("/etc/kubernetes/node-feature-discovery/features.d"), 0o755))
 			c.StartNFD(n.t, "")
 		},

@@ -61,8 +61,8 @@ var shimLacks = map[conformance.Ability]string{
 	conformance.ExecDescendants: "the shim kills only the command, and only the shim knows its descendants",
 }
 
-// saysSo fails unless berth reports exactly the capabilities in lacks as unsupported: what the
-// suite leaves out for the handler. All others must be reported as supported.
+// saysSo fails unless berth reports each capability below as unsupported if lacks has its ability,
+// which the suite then leaves out for the handler, and otherwise as supported.
 func saysSo(t *testing.T, b *testbed.Berth, handler string, lacks map[conformance.Ability]string) {
 	t.Helper()
 	testbed.Eventually(t, time.Minute, func() error {
@@ -128,8 +128,8 @@ func network(t *testing.T) *testbed.CNI {
 	return testbed.NewCNI(t, testbed.Plain)
 }
 
-// TestBerth runs the suite under every kind of runtime that berth supports. Only crun, whose pods
-// start fastest, runs all groups. Checks of host ports run under handlers whose network has them.
+// TestBerth runs the suite under every kind of runtime that berth supports. By default only crun,
+// whose pods start fastest, runs all groups, and its checks of host ports run under handler ports.
 func TestBerth(t *testing.T) {
 	runc, crun, runsc := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc)
 	reg := testbed.NewRegistry(t, testbed.RegistryOptions{})
@@ -157,7 +157,7 @@ BinaryName = %[5]q
 	root := func(handler string) string { return filepath.Join(b.State, "runtimes", handler) }
 	var withoutPorts map[conformance.Ability]string
 	if !allGroups() {
-		withoutPorts = map[conformance.Ability]string{conformance.PortMapping: "its network has no host ports; that of the handler ports has"}
+		withoutPorts = map[conformance.Ability]string{conformance.PortMapping: "its network does not support host ports; handler ports runs these checks"}
 	}
 	for _, target := range []struct {
 		handler string
@@ -209,7 +209,7 @@ func removeImages(t *testing.T, client *testbed.Client) {
 	}
 }
 
-// TestMain turns off the log of the Kubernetes client, which has every session that a check breaks.
+// TestMain turns off the log of the Kubernetes client, which has each session that a check cuts.
 func TestMain(m *testing.M) {
 	klog.SetLogger(klog.Logger{})
 	os.Exit(testbed.RunBeside(m))

@@ -29,7 +29,7 @@ var sessionsStay = map[string]string{
 }
 
 // TestRemote runs the suite on pods that another CRI daemon runs: another berth, a berth behind
-// that one, and a containerd. Its checks of restarts kill different daemons for each.
+// that one, and a containerd. The checks of restarts kill other daemons under each of the three.
 func TestRemote(t *testing.T) {
 	runc := testbed.Part(t, testbed.Runc)
 	testbed.Part(t, testbed.Containerd)

@@ -25,7 +25,7 @@ func TestEveryNumberOfBoth(t *testing.T) {
 			t.Errorf("%q was measured for only one of berth and containerd", e.Key)
 			continue
 		}
-		// These two may be 0 on a machine that is too fast or too slow for them to show.
+		// These two can be 0 on a very fast or a very slow machine.
 		if e.Key != "idle" && e.Key != "exit" && (*e.Berth <= 0 || *e.Containerd <= 0) {
 			t.Errorf("%q is %v for berth and %v for containerd, want more than 0", e.Key, *e.Berth, *e.Containerd)
 		}

@@ -187,8 +187,8 @@ func importsOther(file *ast.File, name string) bool {
 	})
 }
 
-// documented returns the names that a declaration's comment has to begin with, and the comment.
-// Groups of declarations, init and main have none.
+// documented returns the names with which a declaration's comment has to begin, and the comment. It
+// returns neither for init, main and groups of declarations.
 func documented(n ast.Node) (names []*ast.Ident, doc *ast.CommentGroup) {
 	switch n := n.(type) {
 	case *ast.FuncDecl:

@@ -33,7 +33,7 @@ var othersTexts = []string{
 // gerund matches an error that names a failed step in the wrong form: not in the infinitive.
 var gerund = regexp.MustCompile(`^(adding|becoming|changing|checking|closing|connecting|copying|creating|deleting|finding|giving|listening|listing|loading|looking|making|mounting|opening|parsing|pulling|reading|reaping|receiving|recovering|removing|reopening|running|sending|serving|setting|starting|stopping|telling|unmounting|updating|waiting|watching|writing)\b.*: %w$`)
 
-// finite matches the verb of a sentence, whose subject a gerund may be.
+// finite matches the verb of a sentence. A gerund may be the subject of a sentence.
 var finite = word(`is|took|failed|timed out`)
 
 // errorFaults returns how the text of an error breaks the rules for errors.
@@ -52,8 +52,8 @@ func errorFaults(text string) []string {
 	return append(all, wordsIn(text, texts)...)
 }
 
-// capitalized is whether a word is of letters and only its first is a capital. Names of calls,
-// keys and acronyms have more capitals, or other characters.
+// capitalized is whether a word consists of letters of which only the first is a capital. Names of
+// calls, keys and acronyms have more capitals, or other characters.
 func capitalized(word string) bool {
 	if slices.Contains(names, word) {
 		return false

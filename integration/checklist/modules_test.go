@@ -11,7 +11,7 @@ import (
 )
 
 // TestModulesAgree checks that all modules of go.work require the same versions, so that tests
-// run the same code that a module builds alone.
+// run with the dependencies with which each module is built alone.
 func TestModulesAgree(t *testing.T) {
 	root, err := testbed.Repository()
 	testbed.Must(t, err)

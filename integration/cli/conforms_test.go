@@ -14,7 +14,7 @@ import (
 )
 
 // TestConforms checks handlers that promise capability sets. A handler that keeps its promise is
-// ready and reports the set; another one is not ready, and its reason and refusals name the breach.
+// ready and reports the set. For any other handler the reason and refusals name the breach.
 func TestConforms(t *testing.T) {
 	n := newNode(t)
 	runc, crun, runsc := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc)

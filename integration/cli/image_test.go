@@ -43,7 +43,7 @@ func TestImages(t *testing.T) {
 	pod := n.Client.RunPod(t, testbed.PodSpec{Image: n.Image, Command: []string{"sleep", "3600"}})
 	all := n.images(t)
 	if len(all) != 1 || len(all[0].RepoTags) != 1 || all[0].RepoTags[0] != n.Image || all[0].Containers != 1 || all[0].Size == 0 {
-		t.Fatalf("the images are %+v", all)
+		t.Fatalf("the images are %+v, want only %s, used by 1 container", all, n.Image)
 	}
 	out, _ := n.berth(t, 0, "image", "ls")
 	has(t, out, "IMAGE", n.Image, "MiB", "1")
@@ -59,11 +59,11 @@ func TestImages(t *testing.T) {
 	second := n.Registry.Push(t, "cli/second:1", testbed.Busybox(t))
 	out, said := n.berth(t, 0, "image", "pull", second)
 	if strings.TrimSpace(out) != all[0].ID {
-		t.Errorf("pull prints %q", out)
+		t.Errorf("pull prints %q, want %s", out, all[0].ID)
 	}
 	has(t, said, "pulled in")
 	if out, said = n.berth(t, 0, "image", "pull", "--quiet", "--handler", "runc", second); strings.TrimSpace(out) != all[0].ID || said != "" {
-		t.Errorf("a quiet pull prints %q, and on stderr %q", out, said)
+		t.Errorf("a quiet pull prints %q, and on stderr %q, want only %s", out, said, all[0].ID)
 	}
 	_, said = n.berth(t, 1, "image", "pull", n.Registry.Host+"/cli/nothing:1")
 	has(t, said, "check name and tag")
@@ -77,7 +77,7 @@ func TestImages(t *testing.T) {
 	_, said = n.berth(t, 1, "image", "export", "nothing:1", "--file", filepath.Join(n.Dir, "other.tar"))
 	has(t, said, "not on this node")
 	if strings.Contains(said, "rpc error") {
-		t.Errorf("the error of export is %q", said)
+		t.Errorf("the error of export has the text of gRPC: %q", said)
 	}
 	if left, err := filepath.Glob(filepath.Join(n.Dir, ".other.tar*")); err != nil || len(left) > 0 {
 		t.Errorf("a failed export left %v, %v", left, err)
@@ -87,12 +87,12 @@ func TestImages(t *testing.T) {
 	out, _ = other.berth(t, 0, "image", "rm", other.Image, "-o", "json")
 	has(t, out, `"removed": [`, other.Image)
 	if got := other.images(t); len(got) != 0 {
-		t.Fatalf("after the removal the images are %+v", got)
+		t.Fatalf("after the removal the images are %+v, want none", got)
 	}
 	out, _ = other.berth(t, 0, "image", "import", file)
 	has(t, out, "imported "+n.Image)
 	if got := other.images(t); len(got) != 1 || got[0].ID != all[0].ID {
-		t.Errorf("after the import the images are %+v", got)
+		t.Errorf("after the import the images are %+v, want only %s", got, all[0].ID)
 	}
 	out, _ = other.berth(t, 0, "image", "import", "--name", "registry.example/mine:2", "--handler", "runc", file, "-o", "json")
 	has(t, out, "registry.example/mine:2")
@@ -117,7 +117,7 @@ func TestImages(t *testing.T) {
 		t.Errorf("with nothing to prune it prints %q", out)
 	}
 	if got := other.images(t); len(got) != 0 {
-		t.Errorf("after pruning, the images are %+v", got)
+		t.Errorf("after pruning, the images are %+v, want none", got)
 	}
 	_, said = other.berth(t, 1, "image", "rm", other.Image)
 	has(t, said, "not on this node")
@@ -138,12 +138,12 @@ func TestRemovalNamesAll(t *testing.T) {
 	_, said := n.berth(t, 1, "image", "rm", second)
 	has(t, said, "1 container", n.Image, second, "--force")
 	if all := n.images(t); len(all) != 1 || len(all[0].RepoTags) != 2 {
-		t.Fatalf("the images are %+v", all)
+		t.Fatalf("the images are %+v, want one with two names", all)
 	}
 	out, _ := n.berth(t, 0, "image", "rm", "--force", second)
 	has(t, out, "removed "+n.Image+"\n", "removed "+second+"\n", "@sha256:")
 	if all := n.images(t); len(all) != 0 {
-		t.Errorf("the images are %+v", all)
+		t.Errorf("after rm --force the images are %+v, want none", all)
 	}
 	pod.Remove(t)
 }
@@ -158,7 +158,7 @@ func TestPullsFromOddRegistries(t *testing.T) {
 	_, said := n.berth(t, 1, "image", "pull", name)
 	has(t, said, "answers plain HTTP", "--plain-http", "hosts.toml")
 	if strings.Contains(said, "cannot reach") {
-		t.Errorf("the error is %q", said)
+		t.Errorf("the error reports an unreachable registry: %q", said)
 	}
 	out, _ := n.berth(t, 0, "image", "pull", "--quiet", "--plain-http", name)
 	has(t, out, "sha256:")

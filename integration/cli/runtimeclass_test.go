@@ -48,7 +48,7 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 	}
 	first, last := fit.Pods[0].Candidates[0], fit.Pods[0].Candidates[2]
 	if first.Handler != "runc" || first.Fits != "yes" || last.Class != "gvisor" || last.Fits != "no" || !last.Own {
-		t.Errorf("the candidates are %s", out)
+		t.Errorf("the candidates are %s, want runc first, and the pod's own class last", out)
 	}
 
 	n.berth(t, 0, "handler", "cordon", "gvisor", "--reason", "for the test")

@@ -32,7 +32,7 @@ spec:
 	n.Create(t, fmt.Sprintf(pod, "with", b.secret))
 	status := n.WaitReady(t, "with").Status.ContainerStatuses[0]
 	if status.Image != b.secret || !strings.Contains(status.ImageID, "sha256:") {
-		t.Errorf("the image is %q, its id %q", status.Image, status.ImageID)
+		t.Errorf("the image is %q with ID %q, want %q with a digest", status.Image, status.ImageID, b.secret)
 	}
 	testbed.Same(t, n.Exec(t, "with", "id", "-u"), "1000\n", "the uid in the container is")
 	if events := strings.Join(n.Events(t, "with"), "\n"); strings.Contains(events, password) {

@@ -58,7 +58,7 @@ spec:
 		testbed.Same(t, n.Exec(t, class.name, "cat", "/empty/runs"), "run\nrun\n", "%s: the volume with a line per start has", class.name)
 		done := n.Pod(t, class.name+"-done")
 		if done.Status.Phase != corev1.PodSucceeded || done.Status.ContainerStatuses[0].RestartCount != 0 {
-			t.Errorf("%s: the completed pod is %+v", class.name, done.Status)
+			t.Errorf("%s: the completed pod is %+v, want it Succeeded without a restart", class.name, done.Status)
 		}
 		testbed.Same(t, n.Kubectl(t, "logs", class.name+"-done"), "done once\n", "%s: the log of the completed pod is", class.name)
 	}

@@ -37,10 +37,10 @@ func (b *bed) resize(t *testing.T, n *Namespace) {
 		}
 		cgroup := b.ContainerCgroup(pod, after)
 		if limit := MemoryLimit(t, cgroup); limit != 96<<20 {
-			t.Errorf("%s: the memory limit of the container is %d", class.name, limit)
+			t.Errorf("%s: the memory limit of the container is %d, want 96 MiB", class.name, limit)
 		}
 		if quota, period := CPULimit(t, cgroup); quota*10 != period*3 {
-			t.Errorf("%s: the CPU limit of the container is %d µs of %d", class.name, quota, period)
+			t.Errorf("%s: the CPU limit of the container is %d µs of %d, want 300m", class.name, quota, period)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// userNamespaces runs pods with hostUsers: false and a volume of each kind, and checks the owners
-// of their files.
+// userNamespaces runs pods with hostUsers: false and volumes of several kinds, and checks the
+// owners of the volumes' files.
 func (b *bed) userNamespaces(t *testing.T, n *Namespace) {
 	n.Create(t, `
 {apiVersion: v1, kind: ConfigMap, metadata: {name: config}, data: {key: from a config map}}
@@ -58,7 +58,7 @@ func (b *bed) userNamespaces(t *testing.T, n *Namespace) {
 			n.WaitReady(t, class.name)
 			mapping := strings.Fields(n.Exec(t, class.name, "cat", "/proc/self/uid_map"))
 			if len(mapping) != 3 || mapping[0] != "0" || mapping[1] == "0" {
-				t.Errorf("the uid map is %v", mapping)
+				t.Errorf("the uid map is %v, want one range that does not begin at 0 of the host", mapping)
 			}
 			for script, want := range map[string]string{
 				"cat /config/key /hidden/key":                                          "from a config mapfrom a secret",

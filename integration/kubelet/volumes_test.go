@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// volumes mounts a volume of each kind, under each class.
+// volumes checks volumes of many kinds under each class.
 func (b *bed) volumes(t *testing.T, n *Namespace) {
 	host := t.TempDir()
 	testbed.Must(t, os.WriteFile(filepath.Join(host, "given"), []byte("by the host\n"), 0o600))

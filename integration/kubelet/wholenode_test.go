@@ -68,16 +68,16 @@ func (b *bed) resizePod(t *testing.T, n *Namespace) {
 `)
 		before := n.WaitReady(t, class.name)
 		if limit := MemoryLimit(t, b.PodCgroup(before)); limit != 128<<20 {
-			t.Errorf("%s: the memory limit of the pod is %d", class.name, limit)
+			t.Errorf("%s: the memory limit of the pod is %d, want 128 MiB", class.name, limit)
 		}
 		n.Kubectl(t, "patch", "pod", class.name, "--subresource=resize", "--patch",
 			`{"spec":{"resources":{"requests":{"cpu":"100m","memory":"64Mi"},"limits":{"cpu":"300m","memory":"192Mi"}}}}`)
 		testbed.Eventually(t, patience, func() error {
 			if limit := MemoryLimit(t, b.PodCgroup(before)); limit != 192<<20 {
-				return fmt.Errorf("%s: the memory limit of the pod is %d", class.name, limit)
+				return fmt.Errorf("%s: the memory limit of the pod is %d, want 192 MiB", class.name, limit)
 			}
 			if quota, period := CPULimit(t, b.PodCgroup(before)); quota*10 != period*3 {
-				return fmt.Errorf("%s: the CPU limit of the pod is %d µs of %d", class.name, quota, period)
+				return fmt.Errorf("%s: the CPU limit of the pod is %d µs of %d, want 300m", class.name, quota, period)
 			}
 			return nil
 		})
@@ -152,7 +152,7 @@ spec:
 		pod := n.WaitReady(t, name)
 		cgroup := b.ContainerCgroup(pod, pod.Status.ContainerStatuses[0])
 		if most := numbers(t, filepath.Join("/sys/fs/cgroup", cgroup, "memory.swap.max"))[0]; most > 0 != want {
-			t.Errorf("memory.swap.max of the %s container is %d", name, most)
+			t.Errorf("memory.swap.max of the %s container is %d; more than 0: want %v", name, most, want)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func (b *bed) described(t *testing.T, n *Namespace) {
 		n.WaitPhase(t, class.name, corev1.PodFailed)
 		told := n.Kubectl(t, "describe", "pod", class.name)
 		if !strings.Contains(strings.Join(strings.Fields(told), " "), "Reason: OOMKilled Exit Code: 137") {
-			t.Errorf("kubectl describe prints, without OOMKilled and 137:\n%s", told)
+			t.Errorf("kubectl describe does not print OOMKilled and 137:\n%s", told)
 		}
 	}
 }
@@ -204,7 +204,7 @@ func (b *bed) eviction(t *testing.T, n *Namespace) {
 `)
 	pod := n.WaitPhase(t, "greedy", corev1.PodFailed)
 	if pod.Status.Reason != "Evicted" || !strings.Contains(pod.Status.Message, "memory") {
-		t.Errorf("the pod ended as %q: %s", pod.Status.Reason, pod.Status.Message)
+		t.Errorf("the pod ended as %q, want Evicted for its memory: %s", pod.Status.Reason, pod.Status.Message)
 	}
 	if _, err := b.Node(NodeName); err != nil {
 		t.Error(err)

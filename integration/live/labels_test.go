@@ -44,7 +44,7 @@ func (l labels) wait(t *testing.T, want bool, key, value string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
 		if text := l.read(t); strings.Contains(text, "\n"+key+"="+value+"\n") != want {
-			return fmt.Errorf("whether %s=%s is in the file should be %v:\n%s", key, value, want, text)
+			return fmt.Errorf("%s=%s in the file: want %v:\n%s", key, value, want, text)
 		}
 		return nil
 	})

@@ -96,7 +96,7 @@ func TestBadPulls(t *testing.T) {
 		missing := &runtimeapi.ImageSpec{Image: b.Registry.Host + "/never/pulled:1"}
 		st, err := b.Client.ImageStatus(testbed.Within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: missing})
 		if err != nil || st.GetImage() != nil {
-			t.Errorf("status is %v, %v", st.GetImage(), err)
+			t.Errorf("the status of a missing image is %v, %v, want none", st.GetImage(), err)
 		}
 		if _, err := b.Client.RemoveImage(testbed.Within(t, time.Minute), &runtimeapi.RemoveImageRequest{Image: missing}); err != nil {
 			t.Errorf("remove: %v", err)
@@ -122,7 +122,7 @@ func TestRefusedPull(t *testing.T) {
 	}
 	st, err := b.Client.ImageStatus(testbed.Within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: bad}})
 	if err != nil || st.GetImage() != nil {
-		t.Errorf("status of a refused image is %v, %v", st.GetImage(), err)
+		t.Errorf("the status of a refused image is %v, %v, want none", st.GetImage(), err)
 	}
 	if _, err := b.Client.PullImage(testbed.Within(t, time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: b.Image}}); err != nil {
 		t.Errorf("pull of an image that the verifier accepts: %v", err)
@@ -254,7 +254,7 @@ func globbed(t *testing.T, root, pattern string) []string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(root, pattern))
 	if err != nil || len(all) == 0 {
-		t.Fatalf("nothing at %s: %v", pattern, err)
+		t.Fatalf("no file matches %s: %v", pattern, err)
 	}
 	return all
 }

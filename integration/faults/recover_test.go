@@ -68,7 +68,7 @@ func TestUnresponsiveSupervisors(t *testing.T) {
 	testbed.Same(t, last.Exec(t, "echo", "alive"), "alive\n", "exec printed")
 	last.Stop(t, 0)
 	if st := last.WaitExit(t); st.GetExitCode() != 137 {
-		t.Errorf("exit code is %d %s", st.GetExitCode(), st.GetReason())
+		t.Errorf("the container exited with %d %s, want 137", st.GetExitCode(), st.GetReason())
 	}
 	b.NothingLeft(t, atRest)
 }

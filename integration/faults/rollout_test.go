@@ -151,7 +151,7 @@ func (b *bed) endRollout(t *testing.T, runc, liar string) {
 		}
 		binary, path := b.binary(t, r.GetPodSandboxId())
 		if wrong := binary == "candidate" && path == liar; wrong != (err != nil) {
-			t.Fatalf("a pod on %s (%s): %v", path, binary, err)
+			t.Fatalf("the start of a pod on %s (%s) returned %v", path, binary, err)
 		} else if wrong {
 			failed++
 		}

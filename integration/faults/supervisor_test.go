@@ -140,8 +140,8 @@ func TestBothKilled(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// keepsExits returns whether this kernel keeps the exit code of a process that process 1, its
-// parent after the death of a supervisor, has already reaped. Linux does since 6.15.
+// keepsExits returns whether this kernel keeps the exit code of a process after process 1, which
+// inherits the processes of a killed supervisor, has reaped it. Linux does since 6.15.
 func keepsExits() bool {
 	newer, err := kernelversion.GreaterEqualThan(kernelversion.KernelVersion{Kernel: 6, Major: 15})
 	return err == nil && newer
@@ -152,8 +152,8 @@ func untold(st *runtimeapi.ContainerStatus) bool {
 	return st.GetExitCode() == 255 && st.GetReason() == "Unknown" && st.GetMessage() != ""
 }
 
-// endedWith waits until a container has exited whose supervisor was killed meanwhile, and fails the
-// test unless it has this exit code. The code may be unknown on a kernel that does not keep it.
+// endedWith waits until a container exits, and fails the test unless its exit code is code. If its
+// supervisor was killed, the code may be unknown on a kernel that does not keep exit codes.
 func endedWith(t *testing.T, c *testbed.Container, code int32) {
 	t.Helper()
 	if st := c.WaitExit(t); st.GetExitCode() != code && (keepsExits() || !untold(st)) {

@@ -102,7 +102,7 @@ func TestUserNamespaceRollBack(t *testing.T) {
 		b.NothingLeft(t, atRest)
 	})
 
-	// A daemon that is killed while it maps layers leaves a mount at scratch.
+	// A daemon that is killed while it maps layers leaves a mount on the directory scratch.
 	t.Run("killed while layers are mapped", func(t *testing.T) {
 		sandbox := b.Client.SandboxConfig("")
 		withUserNS(sandbox)

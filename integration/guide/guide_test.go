@@ -1,7 +1,7 @@
 // Package guide follows docs/operations.md, docs/migration.md and a part of docs/runtimeclass.md
-// as an operator does: it runs every command of the page in order, on a node that is set up as the
+// as an operator does: it runs the commands of each page in order, on a node that is set up as the
 // page describes, with a real daemon and real pods, and compares the output with that of the
-// page.
+// page. It leaves out blocks that are marked as not run.
 package guide
 
 import (

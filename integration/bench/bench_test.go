@@ -10,7 +10,7 @@ import (
 )
 
 // TestEveryNumberOfBoth runs the smallest benchmark, and fails if it does not measure every
-// number of berth and containerd: a regression of a missing number would go unnoticed.
+// number of berth and containerd: regressions of a missing number would go unnoticed.
 func TestEveryNumberOfBoth(t *testing.T) {
 	o := options{runs: 1, pods: 3, image: 20e6, polling: 2 * time.Second, handlers: []string{testbed.Runc}}
 	r := compare(t, o)

@@ -17,7 +17,7 @@ import (
 
 const top = "../.."
 
-// The numbers of lines of the two lists, so that a line that was dropped is noticed.
+// The lengths of the two lists in docs/testing.md, so that a dropped line is noticed.
 const (
 	total      = 96
 	totalPains = 14

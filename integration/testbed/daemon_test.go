@@ -7,8 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestPodsOnAnotherDaemon runs every step of the testbed on containerd, so that a failure on berth
-// is not one of the testbed.
+// TestPodsOnAnotherDaemon runs pods with the testbed on containerd: if that works, a failure of the
+// same steps on berth is not a fault of the testbed.
 func TestPodsOnAnotherDaemon(t *testing.T) {
 	NeedNetwork(t)
 	Part(t, Containerd)

@@ -89,7 +89,7 @@ func has(t *testing.T, text string, words ...string) {
 	}
 }
 
-// handler returns one handler from the JSON of "berth handlers", nil if it is not there.
+// handler returns a handler from the JSON of "berth handlers", or nil if it does not exist.
 func (n *node) handler(t *testing.T, name string) map[string]any {
 	t.Helper()
 	out, _ := n.berth(t, 0, "handlers", "-o", "json")

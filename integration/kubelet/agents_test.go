@@ -66,7 +66,7 @@ func seriesUnderContainerd(t *testing.T) map[string]bool {
 }
 
 // wellKnown returns the only path at which a kubelet's cAdvisor looks for containerd's socket. It
-// removes files that a killed test left there; a cleanup removes this test's.
+// removes files that a killed test left there; a cleanup removes those of this test.
 func wellKnown(t *testing.T) string {
 	t.Helper()
 	const path = "/run/containerd/containerd.sock"

@@ -150,7 +150,7 @@ func (m *migration) pods(t *testing.T) []string {
 	return all
 }
 
-// same checks that the pods are those of before, that the kubelet reports them under berth, and
+// same checks that the pods are the same as before, that the kubelet reports them under berth, and
 // that exec, logs and port-forward work.
 func (m *migration) same(t *testing.T, before []string) {
 	t.Helper()

@@ -15,8 +15,8 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// A new binary under a running daemon changes its handler's capabilities: the verbose Status has the
-// new ones, watchers receive them, and pods are refused by them.
+// A new binary under a running daemon changes its handler's capabilities: the verbose Status has
+// the new capabilities, watchers receive them, and pods are refused by them.
 func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)

@@ -65,7 +65,7 @@ func newFleet(t *testing.T, dir string) *fleet {
 	return f
 }
 
-// install restores the right program at each path that has another one.
+// install copies the right program to each path that has a different file or none.
 func (f *fleet) install(t *testing.T) {
 	t.Helper()
 	for path, good := range f.good {

@@ -77,7 +77,7 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 			atRest := b.Rest(t)
 			for _, place := range placesOfPods {
 				if place == failpoint.SandboxShimStarted && !handler.shim || !strings.HasPrefix(place, handler.places) {
-					continue // such a pod does not pass this failpoint, or another handler covers it
+					continue // pods of this handler do not pass the failpoint, or another handler covers it
 				}
 				t.Run(place, func(t *testing.T) { b.killedAt(t, place, atRest, handler.pod) })
 			}

@@ -30,7 +30,7 @@ exec "REAL"
 `
 
 // TestNotListedBeforeItIsMade: a sandbox is not listed while its network is set up. A
-// kubelet would take it for failed, and create another one.
+// kubelet would regard a listed one as failed, and create another.
 func TestNotListedBeforeItIsMade(t *testing.T) {
 	dir := t.TempDir()
 	b := newBed(t, testbed.Options{Config: plugin(t, dir, "bridge", slowBridge)})

@@ -61,7 +61,7 @@ func (s *scripted) on(t *testing.T, verb, lines string) {
 	}
 }
 
-// calls returns the subcommands since the last call of calls.
+// calls returns the recorded subcommands, and forgets them.
 func (s *scripted) calls(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(s.dir, "calls")

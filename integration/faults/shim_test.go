@@ -205,7 +205,7 @@ func TestForeignShimHalfStarted(t *testing.T) {
 		"prints no address":                  {start: "echo nonsense", says: "nonsense"},
 		"names a missing socket":             {start: "echo unix:///no/such/socket", says: "/no/such/socket"},
 		"daemon dies after the shim's start": {start: real + "; touch " + started + "; sleep 2", killed: true},
-		// The shim waits for a reader of its log before it answers calls. Here there is none.
+		// The shim waits for a reader of its log before it answers calls. Here no reader exists.
 		"daemon dies before the shim's start": {start: "touch " + started + "; until [ -e " + killed + " ]; do sleep 0.05; done; " + real, killed: true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -145,7 +145,7 @@ func TestConnectEndsWithItsReader(t *testing.T) {
 	select {
 	case <-gone:
 	case <-time.After(patience):
-		t.Error("the connection still exists")
+		t.Error("the connection still exists although its client is gone")
 	}
 	test.Fails(t, c.cmd.Wait(), "a connection without a client succeeded")
 }

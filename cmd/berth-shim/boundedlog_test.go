@@ -24,7 +24,7 @@ func TestBoundedLogBeginsAnewAndKeepsTheOneBefore(t *testing.T) {
 	}
 }
 
-// No entry is lost while a new file cannot be opened, and the next one that can be is used.
+// No entry is lost while a new file cannot be opened. A later write opens the new file.
 func TestBoundedLogWithoutDescriptors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	l := test.Value(openBoundedLog(path, 10))(t)
@@ -45,7 +45,7 @@ func TestBoundedLogWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// begun is called with each new file, for other writers of the log.
+// begun is called with each new file, so that other writers of the log can switch to it.
 func TestBoundedLogTellsOfEachFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	l := test.Value(openBoundedLog(path, 10))(t)

@@ -120,8 +120,8 @@ func TestLeavesNoCore(t *testing.T) {
 	}
 }
 
-// Signals from the end of a terminal or a service manager do not end a supervisor,
-// and neither does SIGPIPE.
+// A supervisor survives SIGHUP, which the kernel sends when a terminal closes, and SIGPIPE.
+// SIGKILL ends it and leaves its socket.
 func TestServesUntilItIsKilled(t *testing.T) {
 	cmd, dir, path := serving(t)
 	ended := make(chan error, 1)

@@ -79,7 +79,7 @@ func TestReloadKeepsTheDefaultThatIsAway(t *testing.T) {
 	}
 }
 
-// Read does not put files in force: if they are restored, the default handler stays the same.
+// Read does not put files in force: after they are restored, Load keeps the default handler.
 func TestALookAtFilesIsNoReload(t *testing.T) {
 	dir := t.TempDir()
 	bin, file := filepath.Join(dir, "bin"), filepath.Join(dir, "config.toml")

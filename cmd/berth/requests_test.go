@@ -67,10 +67,10 @@ func TestEditIsCancelledByAnEmptyFile(t *testing.T) {
 		d := &answering{}
 		code, stdout, stderr := ran(t, "handler", "edit", "x", "--admin-socket", serveAdmin(t, d))
 		if code != 0 || !strings.HasPrefix(stdout, "nothing changed") || d.updated != nil {
-			t.Errorf("%s: exit status %d: %s%s; it asks for %v", name, code, stdout, stderr, d.updated)
+			t.Errorf("%s: exit status %d: %s%s; the update is %v", name, code, stdout, stderr, d.updated)
 		}
 	}
 	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
-		t.Errorf("it leaves %v (%v)", left, err)
+		t.Errorf("temporary files are left: %v (%v)", left, err)
 	}
 }

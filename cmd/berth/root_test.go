@@ -33,8 +33,8 @@ func TestHelpListsEveryCommand(t *testing.T) {
 	}
 }
 
-// A wrong command line is reported as one line without the usage, which names the
-// help to read.
+// A wrong command line is reported in one line, without the usage. Nearly every such line names
+// the help to read.
 func TestWrongCommandLines(t *testing.T) {
 	for line, want := range map[string]string{
 		"serv":                 `berth: unknown command "serv" for "berth" (did you mean "serve"?); see "berth --help"`,

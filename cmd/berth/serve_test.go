@@ -98,7 +98,7 @@ func TestSignals(t *testing.T) {
 		seen := make(chan os.Signal, 2)
 		signal.Notify(seen, end)
 		ctx, hangups, done := untilSignal(t.Context())
-		// If it is not caught, each of these signals ends the test process.
+		// SIGHUP would end the test process if it were not caught.
 		raise(t, unix.SIGHUP)
 		raise(t, unix.SIGPIPE)
 		if ended(ctx, 50*time.Millisecond) {

@@ -36,7 +36,7 @@ func TestSays(t *testing.T) {
 	}
 }
 
-// Equal also accepts a nil interface value, which has no type to choose the verb.
+// Equal also accepts a nil interface value, which has no type to choose a format verb by.
 func TestEqualOfNil(t *testing.T) {
 	r := &recorder{TB: t}
 	Equal[error](r, "the error", nil, errors.ErrUnsupported)

@@ -33,7 +33,7 @@ func TestConfigImport(t *testing.T) {
 	if code != commandline.Degraded || !strings.Contains(stdout, "/nowhere/runc") || !strings.Contains(stderr, "/nowhere/runc does not exist") {
 		t.Errorf("exit status %d: %s\n%s", code, stdout, stderr)
 	}
-	// A mistake has priority in the exit status.
+	// The exit status of a mistake has priority over that of such a handler.
 	test.Must(t, os.WriteFile(file, []byte(strings.ReplaceAll(text, dir, "/nowhere")+"[crio.runtime.runtimes.odd]\nruntime_path = 1\n"), 0o600))
 	if code, _, _ := executed(t, ConfigCommand(), "import", file); code != commandline.Mistaken {
 		t.Errorf("exit status %d of a mistake", code)

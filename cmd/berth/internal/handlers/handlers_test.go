@@ -16,8 +16,8 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// Names have at most 63 or 253 characters, reasons any number. Still every table fits a
-// terminal of 80 columns and shows where it was cut; -o wide and pipes get the whole text.
+// Names of handlers have up to 63 characters, those of pods up to 253; reasons can have any length.
+// Every table fits 80 columns and shows where it was cut; -o wide and pipes get the whole text.
 func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 	long, pod, reason := strings.Repeat("h", 63), strings.Repeat("p", 253), strings.Repeat("the shim does not answer; ", 40)
 	handlers := []*adminv1.Handler{{

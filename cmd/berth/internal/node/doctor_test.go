@@ -9,8 +9,8 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// A failed check hides only the handler that it names: handlers that forward to another daemon have
-// no path.
+// A failed check suppresses only the finding of the handler that it names. Paths are not compared,
+// because handlers that forward to another daemon have none.
 func TestNotReady(t *testing.T) {
 	already := []doctor.Finding{
 		{Level: doctor.Fail, Text: "net.ipv4.ip_forward is 0: pods cannot reach other nodes"},

@@ -14,7 +14,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// asCaller contains the socket for the test binary as a client.
+// asCaller is the environment variable with the socket that the test binary calls as a client.
 const asCaller = "BERTH_TEST_ADMIN_SOCKET"
 
 func TestMain(m *testing.M) {

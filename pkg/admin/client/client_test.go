@@ -48,7 +48,7 @@ func TestNoWorkingDirectory(t *testing.T) {
 	test.Says(t, err, `the management socket "unix://berth.sock": `)
 }
 
-// TestUnimplemented: only an unknown service or method is explained by an older daemon.
+// TestUnimplemented: the error mentions an older daemon only if a service or method is unknown.
 func TestUnimplemented(t *testing.T) {
 	c := test.Value(New("/nowhere"))(t)
 	defer c.Close()

@@ -169,7 +169,7 @@ func TestTooLargeToBeKept(t *testing.T) {
 	test.Fails(t, test.Err(os.Stat(o.AcceptedFile())), "a file is stored, so a start with a mistake would use an older configuration")
 }
 
-// TestAcceptedConfigurationThatCannotBeWritten: the stored one is removed, unless it is equal.
+// TestAcceptedConfigurationThatCannotBeWritten: a stored one that differs is removed.
 func TestAcceptedConfigurationThatCannotBeWritten(t *testing.T) {
 	n := newNode(t, "runc", "crun")
 	n.write("config.toml", goodMain)

@@ -42,7 +42,7 @@ func fieldAtSection(name string) (reflect.Type, bool) {
 }
 
 // TestHintsPointAtKeys fails if a hint is for a key that berth has, or points
-// at one that it does not have.
+// at a key that berth does not have.
 func TestHintsPointAtKeys(t *testing.T) {
 	for s, hints := range foreign {
 		known := knownKeys(t, s)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestImportMistakes is TestMistakes for files of other daemons. A mistake
-// affects only its own handler, and its message begins with its place.
+// TestImportMistakes is TestMistakes for files of other daemons. A mistake affects
+// only one handler, and the message begins with the place of the mistake.
 func TestImportMistakes(t *testing.T) {
 	const crio = "[crio.runtime.runtimes.a]\n"
 	const cd = "[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.a]\nruntime_type = \"io.containerd.runc.v2\"\n"

@@ -262,7 +262,7 @@ func TestMistakes(t *testing.T) {
 				got = n.refuse(n.options())
 			}
 			want := "$DIR/config.toml:" + c.want
-			// After a colon or space at the end of want comes a text of go-toml, which may change.
+			// If want ends in a colon or space, got continues with a text of go-toml, which may change.
 			exact := !strings.HasSuffix(c.want, " ") && !strings.HasSuffix(c.want, ":")
 			if len(got) != 1 || exact && got[0] != want || !strings.HasPrefix(got[0], want) {
 				t.Errorf("got  %s\nwant %s", strings.Join(got, "\n     "), want)

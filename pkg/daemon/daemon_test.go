@@ -17,8 +17,8 @@ import (
 	"github.com/berth-cri/berth/pkg/daemon"
 )
 
-// From start to stop: calls fail before the pods are recovered, and the service
-// manager is notified of each step.
+// Calls fail until the pods are recovered. The service manager is notified when the daemon is
+// ready and when it stops.
 func TestLifeOfADaemon(t *testing.T) {
 	b := newBed(t)
 	manager := b.manager(t)

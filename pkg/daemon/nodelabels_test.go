@@ -23,8 +23,8 @@ func hasLine(t *testing.T, path, line string) bool {
 	return strings.Contains(string(text), "\n"+line+"\n")
 }
 
-// The file has the handlers that accept pods. It is written once they do, and it
-// stays after the daemon stopped.
+// The file labels only the handlers that accept pods as ready. It is written once they do,
+// and stays after the daemon has stopped.
 func TestNodeLabels(t *testing.T) {
 	const label = "feature.node.kubernetes.io/handler."
 	b := newBed(t)

@@ -42,7 +42,7 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 	test.Check(t, b.version(t))
 }
 
-// victimSocket is the path on which the test binary listens. It leaves the socket to a child.
+// victimSocket is the environment variable with the path of victim's socket.
 const victimSocket = "BERTH_TEST_VICTIM_SOCKET"
 
 func victim(path string) {
@@ -124,7 +124,7 @@ func groupOf(t *testing.T, info fs.FileInfo) uint32 {
 }
 
 // TestItsBytesSayWhichProcessItIs: the bytes of the daemon carry its process ID, also
-// if a client requests credentials later, as installers do that send a SIGHUP.
+// if a client requests credentials after it has connected, as an installer does for its SIGHUP.
 func TestItsBytesSayWhichProcessItIs(t *testing.T) {
 	b := newBed(t)
 	b.started(t)

@@ -16,7 +16,7 @@ import (
 // errNoDirectory means that no worker of Node Feature Discovery reads files on this node.
 var errNoDirectory = errors.New("the directory of the file does not exist")
 
-// file is replaced as a whole, so that readers never see a part of it, except by overwrite.
+// file is replaced as a whole, so that readers never see a part of it. Only overwrite is in place.
 type file struct{ path string }
 
 // read returns the file's text; "" if the file does not exist or is not a regular one.

@@ -85,7 +85,7 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// A text whose expiry time cannot be extended is not written again.
+// A text that expires at the content's end is not rewritten, because the end cannot be extended.
 func TestDueWithAnEnd(t *testing.T) {
 	c := content("a/runc=ready")
 	c.end = noon
@@ -104,7 +104,7 @@ func TestDueWithAnEnd(t *testing.T) {
 	}
 }
 
-// A lasting text has no expiry time, and is not due for one.
+// A lasting text has no expiry time, so time alone does not make it due.
 func TestTextThatLasts(t *testing.T) {
 	c := Content{Labels: content("a/runc.present=true").Labels}
 	text, left := c.text(time.Time{})

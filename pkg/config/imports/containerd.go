@@ -40,7 +40,7 @@ var containerdKeys = map[string]meaning{
 	"runtime_type": {}, "runtime_path": {}, "runtime_engine": {}, "options": {},
 }
 
-// containerdSettings are common settings outside containerd's handlers, by the end of the key.
+// containerdSettings is the advice on settings outside of handlers, by the last part of the key.
 var containerdSettings = map[string]string{
 	"imports":                     "list these files or their directories in import.containerd",
 	"default_runtime_name":        "set default_runtime in berth's own configuration if pods that name no handler shall have this one",

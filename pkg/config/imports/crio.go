@@ -37,7 +37,7 @@ var crioKeys = map[string]meaning{
 
 const noMonitor = "berth-shim supervises containers, and needs no monitor"
 
-// crioSettings are common settings outside CRI-O's handlers.
+// crioSettings is the advice on settings outside of CRI-O's handlers, by the full key.
 var crioSettings = map[string]string{
 	"crio.runtime.default_runtime":      "set default_runtime in berth's own configuration if pods that name no handler shall have this one",
 	"crio.runtime.cgroup_manager":       "set engine.cgroup_driver",

@@ -11,7 +11,7 @@ import (
 )
 
 // TestWhatHandlersCanDo: a probe that succeeds sets the capabilities, watchers get an event if
-// these changed, and a probe that fails keeps them.
+// the capabilities changed, and a probe that fails keeps them.
 func TestWhatHandlersCanDo(t *testing.T) {
 	b := &bed{
 		t: t, dir: t.TempDir(), failures: map[string]error{"/k": errors.New("no kvm")}, pods: map[string]int{},
@@ -38,7 +38,7 @@ func TestWhatHandlersCanDo(t *testing.T) {
 	test.Must(t, test.Err(b.m.Probe(t.Context(), "runc", probe.Ask)))
 	test.Equal(t, "exec of runc after a failed probe", exec("runc"), capability.No)
 	if e := <-events; e.Generation == generation {
-		t.Errorf("the event %+v has the generation of before runc was not ready", e)
+		t.Errorf("the event %+v has the generation from before runc became not ready", e)
 	}
 	select {
 	case e := <-events:

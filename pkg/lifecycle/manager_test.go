@@ -108,7 +108,7 @@ func TestABadFileChangesNothing(t *testing.T) {
 	test.EqualLists(t, "announced", b.announced, []string{"reloading", "reloaded", "reloading", "reloaded"})
 }
 
-// A start with the last accepted configuration is reported as one failed reload, until a reload
+// A start with the last accepted configuration is reported as a failed reload until a reload
 // accepts the files.
 func TestAStartWithTheLastAcceptedConfiguration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

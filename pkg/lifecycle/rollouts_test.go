@@ -90,7 +90,7 @@ func TestRolloutAbortsItself(t *testing.T) {
 }
 
 // A rollout belongs to a program, not to its path: another program at the path begins a
-// new one, and so does a candidate that was removed from the configuration and added again.
+// new rollout, and so does a candidate that was removed from the configuration and added again.
 func TestEachRolloutIsJudgedByItsOwnPods(t *testing.T) {
 	b := newBed(t, trying(10))
 	sum := "first"

@@ -194,7 +194,7 @@ func TestFilesBehindLinks(t *testing.T) {
 	})
 }
 
-// asUserWithoutInotify is set for the child process of the test that cannot use inotify.
+// asUserWithoutInotify is set in the environment of the child process, which cannot use inotify.
 const asUserWithoutInotify = "BERTH_TEST_WITHOUT_INOTIFY"
 
 // Without inotify, files are polled.

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// CRI-O's socket also serves other protocols, and accepts exactly this content type for gRPC.
+// CRI-O's socket also serves other protocols, and accepts gRPC only as "application/grpc".
 func TestContentType(t *testing.T) {
 	d := newDaemon(t)
 	b := ready(t, d)

@@ -25,7 +25,7 @@ import (
 const newest = "/runtime.v1.RuntimeService/Newest"
 
 // answeringNewest returns a daemon with a method that this CRI does not have. It doubles
-// the text of each message. A call ends with end; ended gets the error of a canceled one.
+// the text of each message. A call ends with end; ended gets the error of a canceled call.
 func answeringNewest(t *testing.T, end error) (d *daemon, ended chan error) {
 	t.Helper()
 	ended = make(chan error, 1)

@@ -39,7 +39,7 @@ func TestPinsWhereADaemonMayNotSay(t *testing.T) {
 }
 
 // A pod that a daemon lists without a handler gets the first handler that uses this daemon,
-// even if the names of all handlers are the same in both.
+// even if all handlers have the same names in berth and in the daemon.
 func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 	for _, handlers := range [][]lastknown.Handler{{{Name: "legacy", Remote: "crun"}}, {{Name: "crun", Remote: "crun"}}, {{Name: "crio", Remote: ""}}} {
 		n := naming{names: newNames(nil), known: &lastknown.Pods{}}

@@ -83,8 +83,8 @@ func TestACheckedDaemonStays(t *testing.T) {
 }
 
 // Checks run while the handler is put in force and removed: a check never uses a
-// discarded Backend, and discarding one does not remove the files of the next one
-// for the same daemon.
+// discarded Backend, and discarding it does not remove the files of the next
+// Backend for the same daemon.
 func TestChecksWhileDaemonsComeAndGo(t *testing.T) {
 	d, dir := newDaemon(t), t.TempDir()
 	p, legacy := newPool(t, dir), leads("legacy", d)

@@ -18,7 +18,7 @@ func TestMetricsOfAllBackendsHaveTheSameLabels(t *testing.T) {
 	for name, tc := range map[string]struct {
 		node, other []string
 		want        []string // the merged keys
-		values      []string // translated ones of the other backend, whose values equal its keys
+		values      []string // those of the other backend, translated; untranslated, they equal its keys
 	}{
 		"the same":        {[]string{"pod", "id"}, []string{"pod", "id"}, []string{"pod", "id"}, []string{"pod", "id"}},
 		"another order":   {[]string{"pod", "id"}, []string{"id", "pod"}, []string{"pod", "id"}, []string{"pod", "id"}},

@@ -88,8 +88,8 @@ func TestContainerOfARemovedSandboxGetsNoOwner(t *testing.T) {
 	}
 }
 
-// With one backend, a lookup of an unknown id takes its inventory only during a
-// creation: such lookups are frequent and must be cheap.
+// With one backend, a lookup of an unknown id takes the backend's inventory only during
+// a creation: such lookups are frequent and must be cheap.
 func TestUnknownIDsAskBackendsOnlyDuringCreation(t *testing.T) {
 	o := newOwners()
 	asked := 0

@@ -144,7 +144,7 @@ func TestOutcomesAreHeard(t *testing.T) {
 		for _, c := range []struct {
 			err    error
 			counts bool
-			// ofNode is set if the cause is not in the request: NotStarted is called.
+			// ofNode is set if NotStarted is called: the request, its caller and the pod are not the cause.
 			ofNode bool
 		}{
 			{errors.New("network: no address is left"), false, true},

@@ -378,7 +378,7 @@ func TestLimitsAcrossTables(t *testing.T) {
 	n.awaitStarts(t, "runc", 0, 0)
 }
 
-// Of many starts, few at a time, all succeed whose callers do not give up.
+// If many starts are run few at a time, each one succeeds unless its caller gives up.
 func TestManyStartsFewAtATime(t *testing.T) {
 	const most = 3
 	one, _ := two()

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/coredump/coredumptest"
 )
 
-// what is an environment variable that makes the test binary forbid its core dumps. With the
-// value "exec", the binary then runs a program that crashes, and prints how it ended.
+// what names the environment variable by which the test binary forbids its core dumps. With
+// the value "exec", the binary then runs a program that crashes, and prints how it ended.
 const what = "COREDUMP_TEST"
 
 func TestMain(m *testing.M) {

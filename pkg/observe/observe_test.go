@@ -40,7 +40,7 @@ func (s service) StreamContainers(_ *runtimeapi.StreamContainersRequest, to grpc
 	return s.serve(to.Context())
 }
 
-// served serves on a real socket, and returns the registry with its metrics.
+// served serves on a real socket, and returns a connection to it and the registry of metrics.
 func served(t *testing.T, serve func(context.Context) error, options ...grpc.ServerOption) (*grpc.ClientConn, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewRegistry()

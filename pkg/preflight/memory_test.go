@@ -8,7 +8,7 @@ import (
 )
 
 // A memory limit in which gVisor itself cannot run is refused, for gVisor alone. A slightly
-// larger limit is accepted, because it depends on the release.
+// larger one is accepted: what gVisor needs depends on its release.
 func TestMemory(t *testing.T) {
 	gVisor := Handler{Name: "gvisor", Runtime: &probe.Runtime{Name: probe.Runsc, Version: "20260831"}}
 	for name, c := range map[string]struct {

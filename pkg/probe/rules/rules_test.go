@@ -206,7 +206,7 @@ func TestNotFoundOutInTime(t *testing.T) {
 	}
 }
 
-// A handler's profiles count only after a self-check pod, which fails if one is not met.
+// A handler's profiles count only after a self-check pod, which fails if a profile is not met.
 func TestConforms(t *testing.T) {
 	f := nodes()["new"](preflight.Handler{Runtime: &probe.Runtime{Name: probe.Runsc}})
 	f.Conforms = []string{"sandboxed/v1"}

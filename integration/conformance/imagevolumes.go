@@ -109,7 +109,7 @@ func artifactVolume(t *testing.T, n *node) {
 func artifactVolumeUserNS(t *testing.T, n *node) {
 	id := n.pull(t, n.Image.Artifact)
 	c := n.pod(t, withUserNS).start(t, forever(), mount(idmapped(n.imageMount(id, "/model", "")), n.imageMount(id, "/one", "README.md")))
-	testbed.Same(t, c.line(t, "stat", "-c", "%u:%g %a", "/model/README.md"), "0:0 444", "its owner and mode are")
+	testbed.Same(t, c.line(t, "stat", "-c", "%u:%g %a", "/model/README.md"), "0:0 444", "the file's owner and mode are")
 	testbed.Same(t, c.exec(t, "cat", "/one"), "read me", "it is")
 }
 

@@ -401,9 +401,9 @@ func cdiDevice(t *testing.T, n *node) {
 	})
 	must(t, c.tryStart(t), "StartContainer")
 	testbed.Same(t, c.line(t, "sh", "-c", "echo $CARD"), "one", "the device's variable is")
-	testbed.Same(t, c.line(t, "sh", "-c", "head -c 3 /dev/card0 | od -An -tx1"), " 00 00 00", "its node has")
-	testbed.Same(t, c.line(t, "cat", "/vendor/library"), "the vendor's", "its mount has")
+	testbed.Same(t, c.line(t, "sh", "-c", "head -c 3 /dev/card0 | od -An -tx1"), " 00 00 00", "the device's node has")
+	testbed.Same(t, c.line(t, "cat", "/vendor/library"), "the vendor's", "the device's mount has")
 	if readFile(ran) == "" {
-		t.Error("its hook did not run")
+		t.Error("the device's hook did not run")
 	}
 }

@@ -114,8 +114,8 @@ func statsList(t *testing.T, n *node) {
 	}
 }
 
-// statsNotRunning checks that such containers are not listed, or are listed with no memory; an
-// error would fail the whole list.
+// statsNotRunning checks that containers that do not run are not listed, or are listed with no
+// memory; an error would fail the whole list.
 func statsNotRunning(t *testing.T, n *node) {
 	p := n.pod(t)
 	created := p.create(t, forever())

@@ -113,7 +113,7 @@ func usernsRootfs(t *testing.T, n *node) {
 	}
 	// On the host the same file belongs to the mapped ids.
 	if st, err := os.Stat(hostProcess(t, c) + "/root/home/app/his"); err != nil || owner(st) != [2]uint32{podUID + 1000, podGID + 1000} {
-		t.Errorf("on the host it is owned by %v (%v)", owner(st), err)
+		t.Errorf("on the host the file is owned by %v (%v)", owner(st), err)
 	}
 }
 
@@ -128,8 +128,8 @@ func usernsFiles(t *testing.T, n *node) {
 	testbed.Same(t, b.line(t, "cat", "/dev/shm/note"), "shared", "the other container reads")
 }
 
-// usernsCapabilities checks that the pod's user namespace owns its other namespaces: in any other
-// namespace its capabilities have no effect.
+// usernsCapabilities checks that the pod's user namespace owns the pod's other namespaces:
+// otherwise capabilities would have no effect in these.
 func usernsCapabilities(t *testing.T, n *node) {
 	p := n.pod(t, withUserNS)
 	capable := security(func(s *runtimeapi.LinuxContainerSecurityContext) {
@@ -179,7 +179,7 @@ func usernsVolumeSharedPID(t *testing.T, n *node) {
 
 func mappedVolume(t *testing.T, p *pod) {
 	t.Helper()
-	// Only the host's root has access to it, as to the kubelet's directories.
+	// Only the host's root has access to the directory, as to those of the kubelet.
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o700), "chmod")
 	must(t, os.WriteFile(dir+"/in", []byte("from the host\n"), 0o600), "write")
@@ -187,11 +187,11 @@ func mappedVolume(t *testing.T, p *pod) {
 		idmapped(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir}),
 		idmapped(&runtimeapi.Mount{ContainerPath: "/ro", HostPath: dir, Readonly: true})))
 	testbed.Same(t, c.exec(t, "cat", "/data/in"), "from the host\n", "read")
-	testbed.Same(t, c.line(t, "stat", "-c", "%u:%g", "/data/in"), "0:0", "inside it is owned by")
+	testbed.Same(t, c.line(t, "stat", "-c", "%u:%g", "/data/in"), "0:0", "in the pod the host's file is owned by")
 	c.exec(t, "sh", "-c", "echo x > /data/out && chown 7:8 /data/out")
 	st, err := os.Stat(dir + "/out")
 	must(t, err, "stat what the pod wrote")
-	testbed.Same(t, owner(st), [2]uint32{7, 8}, "on the host what it wrote is owned by")
+	testbed.Same(t, owner(st), [2]uint32{7, 8}, "on the host the pod's new file is owned by")
 	if r, err := c.execSync(t, execBound, "touch", "/ro/x"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("a read-only mapped mount is writable: %v, %v", r, err)
 	}
@@ -201,7 +201,7 @@ func usernsUnmappedVolume(t *testing.T, n *node) {
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o755), "chmod")
 	c := n.pod(t, withUserNS).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir}))
-	testbed.Same(t, c.line(t, "stat", "-c", "%u:%g", "/data"), "65534:65534", "inside it is owned by")
+	testbed.Same(t, c.line(t, "stat", "-c", "%u:%g", "/data"), "65534:65534", "in the pod the volume is owned by")
 	if r, err := c.execSync(t, execBound, "touch", "/data/x"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("root of the pod writes to a directory of the host's root: %v, %v", r, err)
 	}
@@ -227,7 +227,7 @@ func usernsExec(t *testing.T, n *node) {
 		t.Errorf("it ended with %v", st)
 	}
 	if got := c.logged(t); got.stdout != "out\n" || got.stderr != "err\n" {
-		t.Errorf("it logged %q and %q", got.stdout, got.stderr)
+		t.Errorf("the container logged %q and %q", got.stdout, got.stderr)
 	}
 	c = p.start(t, forever(), asApp)
 	r, err := c.execSync(t, execBound, "sh", "-c", script+"id -u; exit 3")

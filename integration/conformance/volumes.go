@@ -24,8 +24,8 @@ var volumeChecks = []check{
 	{name: "volumes that cannot be", run: badVolumes},
 }
 
-// volume is an image volume as the kubelet sends it: by the image's id, with the name that the pod
-// has for it.
+// volume is an image volume as the kubelet sends it: by the image's id, with the image's name in
+// the pod's spec.
 func volume(id, path, sub string) *runtimeapi.Mount {
 	return &runtimeapi.Mount{
 		ContainerPath: path, Readonly: true, ImageSubPath: sub,

@@ -43,7 +43,7 @@ type CNIOption func(*CNI)
 func Plain(c *CNI) { c.plain = true }
 
 // NewCNI writes the configuration of a new network. The first pod creates the bridge. A cleanup
-// removes the bridge, and the iptables rules of pods that were not removed.
+// removes the bridge, and the firewall rules of pods that were not removed.
 func NewCNI(t T, options ...CNIOption) *CNI {
 	t.Helper()
 	NeedNetwork(t)
@@ -121,7 +121,7 @@ func (c *CNI) Leases() ([]string, error) {
 	return addresses, nil
 }
 
-// Left returns the network's leases, links and iptables rules on the host; without pods it must be
+// Left returns the network's leases, links and firewall rules on the host; without pods it must be
 // empty.
 func (c *CNI) Left() ([]string, error) {
 	leases, err := c.Leases()
@@ -163,8 +163,8 @@ func (c *CNI) removeBridge() error {
 	return netlink.LinkDel(bridge)
 }
 
-// rules returns the iptables rules that name this network, as iptables-save
-// prints them.
+// rules returns the iptables rules that name this network, and the nftables sets that have pods of
+// it, as iptables-save and nft print them.
 func (c *CNI) rules() ([]string, error) {
 	saved, err := exec.Command("iptables-save", "-t", "nat").Output()
 	if err != nil {

@@ -112,8 +112,8 @@ shift 2
 exec "$@"
 `
 
-// StartNFD starts Node Feature Discovery, which labels the node by the files in features; if that
-// is empty, in the node's own directory.
+// StartNFD starts Node Feature Discovery, which labels the node by the files in features; if
+// features is empty, by those in featureFiles of the node.
 func (c *Cluster) StartNFD(t testbed.T, features string) {
 	t.Helper()
 	const namespace = "node-feature-discovery"

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// process is a program that runs during the test. It does not outlive the test, even if that is
-// killed.
+// process is a program that runs during the test. It does not outlive the test, even if the
+// test is killed.
 type process struct {
 	part      string
 	arguments []string // with the program as the first

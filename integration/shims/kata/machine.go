@@ -101,9 +101,9 @@ func leaveCgroup(path string) {
 // (virtcontainers/qemu.go), and Kata's shim is not a subreaper
 // (cmd/containerd-shim-kata-v2/main.go, NoSubreaper).
 //
-// It has the shim's listening socket, as every program that a shim starts: the library leaves
-// descriptor 3 open (containerd, pkg/shim/shim_unix.go, serveListener). So connections are not
-// refused even after the shim is dead.
+// The process has the shim's listening socket, as every program that a shim starts: the library
+// leaves descriptor 3 open (containerd, pkg/shim/shim_unix.go, serveListener). So connections
+// are not refused even after the shim is dead.
 func startMachine(sandbox, bundle string, settings shims.Kata, listening *os.File) (int, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -3,8 +3,7 @@
 // rest is containerd's own library (pkg/shim, and the task service of its runc shim), and the
 // containers are runc's.
 //
-// A comment at each of these points names the source of the behaviour: a path below crates of
-// runwasi.
+// Comments name the source of imitated behaviour: a path below crates of runwasi.
 package main
 
 import (

@@ -31,12 +31,12 @@ func run() int {
 		return nil
 	})
 	flag.IntVar(&o.Memory, "memory", 0, "MiB of memory (default 4096)")
-	flag.BoolVar(&o.Cold, "cold", false, "boot, and do not begin with a machine that has booted")
+	flag.BoolVar(&o.Cold, "cold", false, "boot the machine instead of restoring one that has booted")
 	flag.Func("kind", "node, selinux or arm64", func(s string) error {
 		o.Kind = machine.Kind(s)
 		return nil
 	})
-	flag.StringVar(&o.Kernel, "kernel", "", "what the kernel is told of security modules")
+	flag.StringVar(&o.Kernel, "kernel", "", "kernel arguments for security modules")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

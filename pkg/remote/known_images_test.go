@@ -26,7 +26,7 @@ func pulled(t *testing.T, b *Backend, names ...string) {
 	}
 }
 
-// has checks the images of a backend, and that it returns its file system.
+// has checks the images of a backend, and that ImageFsInfo returns their file system.
 func has(t *testing.T, b *Backend, want ...string) {
 	t.Helper()
 	var got []string

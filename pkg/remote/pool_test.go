@@ -163,7 +163,7 @@ func TestStrandedPodsAreToldOf(t *testing.T) {
 	}
 }
 
-// Pods of the daemon's other handlers count for the handler that uses the daemon's default.
+// Pods of a daemon's other handlers count for the handler of its default, or for the first by name.
 func TestWhoHasThePodsOfOtherHandlers(t *testing.T) {
 	for _, c := range []struct {
 		handlers []lastknown.Handler

@@ -14,7 +14,8 @@ import (
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
-// A binary is refused if users other than root can replace it or a directory of its path.
+// A binary is refused if a user other than root owns it or a directory of its path, or if
+// every user can replace it.
 func TestReplaceable(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")

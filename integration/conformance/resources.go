@@ -192,7 +192,7 @@ func updateImpossible(t *testing.T, n *node) {
 		return
 	}
 	mustFail(t, err, "UpdateContainerResources under a runtime without it", codes.Unimplemented)
-	if text := status.Convert(err).Message(); strings.Contains(text, "put back") {
+	if text := status.Convert(err).Message(); strings.Contains(text, "could not be restored") {
 		t.Errorf("the error mentions more than the update: %s", text)
 	}
 	wantLimits(t, c, someLimits())

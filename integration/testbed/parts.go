@@ -165,15 +165,15 @@ func NeedRoot(t T) {
 	}
 }
 
-// NeedNetwork skips or fails a test on a host without CNI plugins, iproute2 or
-// iptables.
+// NeedNetwork skips or fails a test on a host without CNI plugins, iproute2, iptables or
+// nftables.
 func NeedNetwork(t T) {
 	t.Helper()
 	NeedRoot(t)
 	if _, err := CNIBinDir(); err != nil {
 		Missing(t, "%v", err)
 	}
-	for _, command := range []string{"ip", "iptables", "iptables-save"} {
+	for _, command := range []string{"ip", "iptables", "iptables-save", "nft"} {
 		if _, err := exec.LookPath(command); err != nil {
 			Missing(t, "%s is missing: run `make deps`", command)
 		}

@@ -20,7 +20,7 @@ import (
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// container is a task, with the files that a daemon keeps of it.
+// container is a task with the files that a daemon keeps open for it.
 type container struct {
 	*bed
 	id, bundle, logPath string
@@ -165,7 +165,7 @@ func (c *container) alive() bool {
 	poll := []unix.PollFd{{Fd: int32(c.pidfd.Fd()), Events: unix.POLLIN}}
 	for {
 		n, err := unix.Poll(poll, 0)
-		if err == unix.EINTR { // by a signal of Go's runtime
+		if err == unix.EINTR { // interrupted by a signal of Go's runtime
 			continue
 		}
 		return err == nil && n == 0
@@ -208,13 +208,13 @@ func (c *container) close() {
 	}
 }
 
-// wait waits for the exit, and returns it from the journal. It must be the one that Wait returns.
+// wait waits for the exit and returns its journal record, which must equal the reply of Wait.
 func (c *container) wait() journal.Exit {
 	c.Helper()
 	r, err := c.task.Wait(c.ctx(), &taskAPI.WaitRequest{ID: c.id})
 	test.Mustf(c, err, "wait for %s", c.id)
 	exit, err := journal.ReadExit(c.dir, c.id)
-	test.Mustf(c, err, "the exit of %s, which Wait has returned, in the journal", c.id)
+	test.Mustf(c, err, "read the exit of %s from the journal after Wait returned it", c.id)
 	if exit.Status != r.ExitStatus || !exit.Time().Equal(r.ExitedAt.AsTime()) {
 		c.Fatalf("Wait returns %d at %v, the journal has %d at %v", r.ExitStatus, r.ExitedAt.AsTime(), exit.Status, exit.Time())
 	}
@@ -269,7 +269,7 @@ func readLog(t testing.TB, path string) []logLine {
 	return lines
 }
 
-// said waits until the log holds a line with that content.
+// said waits until the log has a line with this content, and returns the line.
 func (c *container) said(content string) logLine {
 	c.Helper()
 	var found logLine

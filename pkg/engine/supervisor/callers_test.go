@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// A supervisor without tasks exits if its daemon does not reconnect. It stays while it has a task,
-// even one that has exited, or a connected daemon.
+// A supervisor without tasks exits if its daemon does not reconnect. It stays while it has a
+// connected daemon or a task, even an exited task.
 func TestWithoutADaemonForLong(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	b.kill9()

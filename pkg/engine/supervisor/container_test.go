@@ -59,7 +59,7 @@ func TestExitStatus(t *testing.T) {
 }
 
 // Start returns once the program runs, so that a signal does not hit the runtime's init process.
-// The busy processes make an early return likely.
+// Busy processes increase the chance that a wrong Start returns too early.
 func TestStartAnswersForTheProgram(t *testing.T) {
 	forEachRuntime(t, []string{"runc"}, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)
@@ -253,8 +253,8 @@ func TestProcessesInAForeignPIDNamespaceEndWithTheFirst(t *testing.T) {
 	})
 }
 
-// A successor knows whether a container is paused. If pause or resume fails, the state is that of
-// the container and not the requested one.
+// A successor reports a paused container as paused. A failed pause or resume does not change the
+// reported state.
 func TestPausedIsKnown(t *testing.T) {
 	for _, name := range []string{"runc", "crun", "runsc"} {
 		t.Run(name, func(t *testing.T) {
@@ -268,7 +268,7 @@ func TestPausedIsKnown(t *testing.T) {
 					t.Errorf("the state is %v, %v; want %v", s, err, want)
 				}
 			}
-			// failing switches on or off that a verb of the runtime fails.
+			// failing sets whether the runtime's subcommand verb fails.
 			failing := func(verb string, on bool) {
 				t.Helper()
 				err := os.WriteFile(fail+"-"+verb, nil, 0o600)
@@ -298,8 +298,8 @@ func TestPausedIsKnown(t *testing.T) {
 	}
 }
 
-// A checkpoint continues if its caller disconnects: killing CRIU could damage the processes that it
-// is writing.
+// A checkpoint continues if its caller disconnects, because killing CRIU could damage the
+// container's processes.
 func TestCheckpointOutlivesItsCaller(t *testing.T) {
 	dir := t.TempDir()
 	b := newBed(t, scripted(t, findRuntime(t, "runc"), `[ $verb = checkpoint ] && { touch `+dir+`/begun; sleep 1; touch `+dir+`/done; exit 0; }`))

@@ -39,8 +39,8 @@ func leftFiles(t testing.TB, b *bed, pattern string) []string {
 	return test.Value(filepath.Glob(filepath.Join(b.dir, "tasks", "*", pattern)))(t)
 }
 
-// A caller kills an exec after its timeout. No process of the exec may stay: neither children, nor
-// processes that left its session and still hold its output open.
+// A kill of an exec kills all of its processes: also its children, and processes that left the
+// exec's session but still hold its output open.
 func TestKillOfAnExecEndsAllOfIt(t *testing.T) {
 	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)

@@ -61,9 +61,8 @@ func (c *container) nothingLeft() {
 	c.mustDelete()
 }
 
-// If the runtime's call is killed before it has recorded the container, the runtime's delete does
-// not find processes in sessions of their own, such as runsc's sandbox. They must be killed
-// nevertheless.
+// If runsc run is killed before it has recorded the container, runsc delete does not find the
+// sandbox, which is in a session of its own. The supervisor must kill the sandbox nevertheless.
 func TestKilledStartLeavesNoSandbox(t *testing.T) {
 	begun := filepath.Join(t.TempDir(), "begun")
 	b := newBed(t, scripted(t, findRuntime(t, "runsc"), `[ $verb = run ] && { setsid sh -c "echo > `+begun+`; sleep 1000; true" sandbox "$@" & exec sleep 1000; }`))
@@ -223,8 +222,8 @@ func TestRuntimeThatCanDoNothing(t *testing.T) {
 	c.nothingLeft()
 }
 
-// A slow call of the runtime may outlive the supervisor that made it. It must not start the
-// container after the successor has reported the container's exit.
+// A slow call of the runtime may outlive the supervisor that made the call. The call must not start
+// the container after the successor has reported the container's exit.
 func TestRuntimeThatOutlivesItsSupervisorStartsNothing(t *testing.T) {
 	for _, name := range []string{"runc", "crun", "runsc"} {
 		t.Run(name, func(t *testing.T) {

@@ -34,8 +34,8 @@ func TestOrphansDoNotWaitForAStartThatHangs(t *testing.T) {
 	}
 	test.Eventually(t, "the hung container is being started", starting)
 
-	// This orphan is younger than the start and is not reaped. Orphans that exit after it are
-	// reaped.
+	// This orphan is younger than the start and is not reaped yet. Orphans that exit after this
+	// one are reaped.
 	young := strings.TrimSpace(old.exec("sh", "-c", "sleep 0.1 >/dev/null 2>&1 & echo $!").stdout)
 	test.Eventually(t, "the young orphan has exited", func() bool {
 		state, err := os.ReadFile("/proc/" + young + "/stat")
@@ -57,8 +57,8 @@ func TestOrphansDoNotWaitForAStartThatHangs(t *testing.T) {
 	test.Eventually(t, "the young orphan is reaped", func() bool { return unix.Kill(pid, 0) != nil })
 }
 
-// A container starts and exits while another start hangs. The helper process that its runtime left
-// is reaped, because runsc's delete waits for its gofer.
+// A container starts and exits while another start hangs. The helper process that the container's
+// runtime left must be reaped, because runsc's delete waits for such a process, its gofer.
 func TestHelpersDoNotWaitForAStartThatHangs(t *testing.T) {
 	helper := t.TempDir() + "/helper"
 	b := newBed(t, scripted(t, findRuntime(t, "runc"), `

@@ -32,8 +32,8 @@ func TestMemberEndsWithItsSandbox(t *testing.T) {
 	}
 }
 
-// A member whose start fails leaves the sandbox to the task of the first container, which needs its
-// exit.
+// A member whose start fails must not reap the sandbox: the task of the first container needs the
+// sandbox's exit status.
 func TestFailedMemberLeavesTheSandbox(t *testing.T) {
 	p := test.Value(processes.New())(t)
 	fork := func() (pid, pidfd int) {
@@ -55,7 +55,7 @@ func TestFailedMemberLeavesTheSandbox(t *testing.T) {
 		processes.HasEnded(fd, time.Minute)
 	}
 	p.ReapWhenDead(orphan, orphanfd)
-	test.Eventually(t, "a sweep reaps the orphan", func() bool { return errors.Is(unix.Kill(orphan, 0), unix.ESRCH) })
+	test.Eventually(t, "the orphan is reaped", func() bool { return errors.Is(unix.Kill(orphan, 0), unix.ESRCH) })
 	if status, err := p.Reap(sandbox, pidfd); err != nil || status != killedStatus {
 		t.Errorf("the sandbox exited with %d, %v", status, err)
 	}
@@ -63,7 +63,7 @@ func TestFailedMemberLeavesTheSandbox(t *testing.T) {
 }
 
 // TestOOMKillsAreExcused lets members of two sandboxes share one counter of OOM kills. In each
-// sandbox, one kill makes only the first killed member OOMKilled.
+// sandbox, only the first member that calls claimOOM gets a kill.
 func TestOOMKillsAreExcused(t *testing.T) {
 	p, err := processes.New()
 	test.Must(t, err)

@@ -78,7 +78,7 @@ var (
 	hostRuntimes = []string{"runc", "crun"}
 )
 
-// binary builds berth-shim as it is released, or with the race detector if the tests have it.
+// binary builds berth-shim as it is released, or with the race detector if the tests have it too.
 var binary = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(scratch, "berth-shim")
 	const shim = "github.com/berth-cri/berth/cmd/berth-shim"

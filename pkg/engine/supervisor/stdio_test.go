@@ -114,7 +114,7 @@ func TestAttachedReaderThatDoesNotReadIsDetached(t *testing.T) {
 	expectSequence(t, lines, c.lines())
 	// The reader gets the data that was sent before, and then the end of the FIFO.
 	test.Checkf(t, test.Err(io.Copy(io.Discard, reader)), "the reader's FIFO has not ended")
-	test.ErrorIs(t, test.Err(os.Lstat(path)), os.ErrNotExist, "the FIFO, whose removal shows that output was lost")
+	test.ErrorIs(t, test.Err(os.Lstat(path)), os.ErrNotExist, "the FIFO that must be removed, because the reader lost output")
 }
 
 // expectSequence checks that a log holds the numbers from 1 in their order.
@@ -130,7 +130,7 @@ func expectSequence(t testing.TB, last int, lines []logLine) {
 	}
 }
 
-// The supervisor handles only stdio and the log of a task that a foreign shim runs.
+// For the task of a foreign shim, the supervisor handles only the stdio and the log.
 func TestForeignStdio(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	dir := filepath.Join(b.base, "foreign")
@@ -180,8 +180,8 @@ func TestForeignStdio(t *testing.T) {
 	}
 }
 
-// A session with CloseStdin ends with its supervisor. The stdin of the foreign shim's task then
-// ends, too, because the successor does not hold stdin open.
+// A session with CloseStdin ends with its supervisor. The stdin of the foreign shim's task must end
+// too: the successor must not hold stdin open, as it does without such a session.
 func TestForeignStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	fifo := func(name string) string {

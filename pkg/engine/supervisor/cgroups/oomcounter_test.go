@@ -10,7 +10,7 @@ import (
 )
 
 // systemd removes a cgroup as soon as it is empty, before its counter is read. OOM kills are then
-// counted by the kernel's log.
+// counted in the kernel's log.
 func TestCounterOfARemovedCgroup(t *testing.T) {
 	p := test.Value(processes.New())(t)
 	kills := uint64(0)

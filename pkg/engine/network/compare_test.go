@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
-// pluginDir has the plugins of the version that package standard replaces.
+// pluginDir returns the directory of the plugins that package standard replaces.
 func pluginDir(t testing.TB) string {
 	dir := os.Getenv("BERTH_TEST_CNI")
 	if _, err := os.Stat(filepath.Join(dir, "bridge")); err != nil {
@@ -29,15 +29,15 @@ func pluginDir(t testing.TB) string {
 	return dir
 }
 
-// comparison is one configuration, with BRIDGE and DATA to be replaced, and what is on the node
-// before the pod.
+// comparison is one configuration, in which BRIDGE and DATA are placeholders, and the preparation of
+// the node and the pod.
 type comparison struct {
 	plugins string
-	version string // of the configuration; 1.0.0 if empty
-	before  func(t *testing.T, bridge string)
+	version string                            // of the configuration; 1.0.0 if empty
+	before  func(t *testing.T, bridge string) // changes the node before the pod is connected
 	pod     func(*Pod)
 	fails   bool
-	// executed is set if the plugins must be run.
+	// executed is set if berth must execute the plugins although InProcess is set.
 	executed bool
 }
 
@@ -129,8 +129,8 @@ var comparisons = map[string]comparison{
 	"ptp, DNS and routes":       {plugins: ptpWith(`, "dns": {"domain": "a.example"}`, routes)},
 }
 
-// A network in process must look like that of the plugins: to the pod, on the node, and in the
-// files of host-local; and either must be able to disconnect what the other connected.
+// A network that is set up in process must equal the one that plugins set up: in the pod, on the
+// node, and in host-local's files. Both ways must be able to disconnect it.
 func TestInProcessIsLikePlugins(t *testing.T) {
 	dir := pluginDir(t)
 	if !alone(t) {
@@ -164,7 +164,7 @@ func TestInProcessIsLikePlugins(t *testing.T) {
 }
 
 // alone reports whether the test runs in a network namespace of its own, where no other test changes
-// the node. If not, it runs the test in one.
+// the node. If not, alone runs the test in such a namespace, in another process.
 func alone(t *testing.T) bool {
 	const variable = "BERTH_TEST_ALONE"
 	if os.Getenv(variable) != "" {
@@ -179,7 +179,7 @@ func alone(t *testing.T) bool {
 	return false
 }
 
-// run connects and disconnects one pod, and returns what is there after each.
+// run connects and disconnects one pod, and returns the result of look after each of the two steps.
 func (c comparison) run(t *testing.T, dir string, inProcess, undoInProcess bool) [2]string {
 	t.Helper()
 	n := newNode(t)
@@ -222,7 +222,7 @@ func (c comparison) run(t *testing.T, dir string, inProcess, undoInProcess bool)
 }
 
 // look returns the state of the pod's namespace, of the node, and of host-local's files, without
-// what differs from pod to pod.
+// the parts that differ in each run.
 func (n *node) look(t *testing.T, pod Pod, r *Result) string {
 	t.Helper()
 	var all strings.Builder
@@ -264,8 +264,8 @@ var (
 	changes = regexp.MustCompile(`(?m)^.*inet6 fe80::.*\n|^\d+: |@if\d+|link-netns\S* \S+|fe80::[0-9a-f:]+|\S+_timer +\S+|topology_change\S* \S+| (tentative|dadfailed|stable-privacy)|designated_port \d+|port_id \S+|port_no \S+|state (LOWERLAYERDOWN|DOWN|UP|UNKNOWN|forwarding|disabled|learning|blocking)|proto kernel_lo|expires \S+|stable_secret.*|iif \S+|NO-CARRIER,|,LOWER_UP|^.* table local .*\n|^Error: .*\n| linkdown|(hello|fdb)_\S+ \S+|root_path_cost \d+|root_port \d+`)
 )
 
-// normal replaces MAC addresses and names of interfaces by the order in which they appear, and
-// removes what the kernel counts.
+// normal numbers MAC addresses and veth interfaces in the order in which they appear, and removes
+// numbers, states and addresses that the kernel chooses.
 func normal(text string) string {
 	text = changes.ReplaceAllString(text, "")
 	for name, pattern := range map[string]*regexp.Regexp{"MAC": macs, "VETH": veths} {
@@ -305,8 +305,8 @@ func difference(want, got string) string {
 	return strings.Join(out, "\n")
 }
 
-// Packets of a pod to another network have the node's address, also after another program removed
-// the table, and after a restart of the daemon; those to the pod's own network have the pod's.
+// Packets of a pod to another network have the node's address, those to its own network the pod's.
+// Status restores the table after another program removed it, and Resume after a restart.
 func TestMasqueradedTraffic(t *testing.T) {
 	dir := pluginDir(t)
 	if !alone(t) {

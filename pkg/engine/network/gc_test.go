@@ -49,7 +49,7 @@ func TestCollectByTheMendedConfiguration(t *testing.T) {
 	n.checkClean()
 }
 
-// A pod that cannot be disconnected for giveUpAfter is given up.
+// A pod that could not be disconnected for giveUpAfter is dropped from the journal.
 func TestCollectGivesUp(t *testing.T) {
 	n := newNode(t)
 	path := unfinished(t, n)
@@ -93,7 +93,7 @@ func TestCollectSendsTheVerb(t *testing.T) {
 	}
 }
 
-// Without the option GC the verb is not sent: it would disconnect the pods of another daemon.
+// Without the option GC the verb GC is not sent, which would disconnect the pods of another daemon.
 func TestCollectSendsNoVerbUnasked(t *testing.T) {
 	n := newNode(t)
 	n.config.GC = false
@@ -105,8 +105,8 @@ func TestCollectSendsNoVerbUnasked(t *testing.T) {
 	n.checkClean()
 }
 
-// held installs the plugin "first", which writes to log when a command begins and ends.
-// The command that is given blocks for that pod until the file release exists.
+// held installs the plugin "first", which writes to the file log when a command begins and ends.
+// The given command blocks for the given pod until the file release exists.
 func held(n *node, command, pod string) (log, release string) {
 	dir := n.t.TempDir()
 	log, release = filepath.Join(dir, "log"), filepath.Join(dir, "release")
@@ -140,7 +140,7 @@ func unblock(t *testing.T, release string) {
 
 const oneList = `{"cniVersion": %q, "name": "one", "plugins": [{"type": "first"}]}`
 
-// A leftover with a DEL that hangs does not delay other pods.
+// A leftover pod whose DEL hangs does not delay other pods.
 func TestCollectHoldsUpNoPod(t *testing.T) {
 	n := newNode(t)
 	n.configure("10-one.conflist", fmt.Sprintf(oneList, "1.1.0"))
@@ -167,7 +167,7 @@ func TestCollectHoldsUpNoPod(t *testing.T) {
 	n.checkClean()
 }
 
-// Each leftover has its own timeout, and GC runs after all leftovers.
+// The DEL of each leftover pod has its own timeout, and GC runs after all of them.
 func TestCollectBoundsEachPod(t *testing.T) {
 	n := newNode(t)
 	n.configure("10-one.conflist", fmt.Sprintf(oneList, "1.1.0"))
@@ -176,7 +176,7 @@ func TestCollectBoundsEachPod(t *testing.T) {
 	p := New(n.config)
 	p.undoTimeout = 100 * time.Millisecond
 	checkError(t, collect(t, p), errdefs.IsDeadlineExceeded, "pod-hangs", "killed before it finished")
-	if all := waitFor(t, log, "end GC"); strings.Count(all, "begin DEL") > 1 { // it may be killed before it writes a line
+	if all := waitFor(t, log, "end GC"); strings.Count(all, "begin DEL") > 1 { // the DEL may be killed before it writes a line
 		t.Errorf("the same DEL was tried more than once:\n%s", all)
 	}
 	if entry, err := p.journal.read("pod-hangs"); err != nil || entry == nil || entry.FailedSince.IsZero() {

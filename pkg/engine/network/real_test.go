@@ -97,8 +97,8 @@ func (n *node) unconfigure(file string) {
 	test.Must(n.t, os.Remove(filepath.Join(n.config.ConfDir, file)))
 }
 
-// Teardown removes the rules for a pod's address, although a runtime, a killed plugin, an
-// operator or a firewall has removed other parts of the pod's network before.
+// Teardown leaves no rules for a pod's address, even if a runtime, a killed plugin, an operator or a
+// firewall has removed parts of the pod's network before.
 func TestTeardownOfWhatIsGone(t *testing.T) {
 	inside := func(f func(n *node, pod Pod, eth0 netlink.Link) error) func(*node, Pod) error {
 		return func(n *node, pod Pod) error {
@@ -198,7 +198,7 @@ echo '{"cniVersion": "1.0.0", "code": 7, "msg": "no such table", "details": "nat
 	n.checkClean()
 }
 
-// If the caller's context ends during Setup, the pod is disconnected all the same.
+// If the caller's context ends during Setup, the pod is disconnected nevertheless.
 func TestCanceledSetupLeavesNothing(t *testing.T) {
 	n := newRealNode(t)
 	n.script("portmap", `cat >/dev/null; [ "$CNI_COMMAND" = DEL ] && exit 0; sleep 60 & wait`)

@@ -110,7 +110,7 @@ func TestWhatPluginsAreTold(t *testing.T) {
 	n.checkClean()
 }
 
-// Teardown is not done before the temporary namespace is released: no later run would find it.
+// Teardown fails until the temporary namespace is released, because no later run would find it.
 func TestTeardownRepeatsAFailedRelease(t *testing.T) {
 	n := newNode(t)
 	n.configure("10-masq.conflist", `{"cniVersion": "1.0.0", "name": "masq", "plugins": [{"type": "first", "ipMasq": true}]}`)
@@ -352,7 +352,7 @@ func TestSeveralNetworks(t *testing.T) {
 	n.checkClean()
 }
 
-// Plugins that have configuration files of their own are recorded with the pod too.
+// Plugin configurations in files of their own are recorded with the pod too.
 func TestPluginsInFilesOfTheirOwn(t *testing.T) {
 	n := newNode(t)
 	n.configure("10-split.conflist", `{"cniVersion": "1.0.0", "name": "split"}`)

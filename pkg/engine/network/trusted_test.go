@@ -13,8 +13,8 @@ import (
 
 const stranger = 12345
 
-// TestChangeableNetworks has configurations and plugins that users other than root can
-// change: they are not used, and the error says why.
+// TestChangeableNetworks has configurations and plugins that users other than root can change. They
+// are refused with the reason, except plugins that another user owns.
 func TestChangeableNetworks(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(conf, plugin string) error

@@ -106,8 +106,8 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
-// A program of another origin must be run, because it may do something else. A file is read again
-// when it was replaced.
+// Only genuine plugins are served in process. Another program of the same name must be executed,
+// because it may do something else. A plugin's file is read again after it was replaced.
 func TestServesOnlyGenuinePlugins(t *testing.T) {
 	genuine := filepath.Join(os.Getenv("BERTH_TEST_CNI"), "bridge")
 	dir := t.TempDir()
@@ -132,12 +132,12 @@ func TestServesOnlyGenuinePlugins(t *testing.T) {
 	serves("another plugin of that name", false)
 }
 
-// A call that ended must not create anything.
+// A call whose context has ended must not create anything.
 func TestCanceledCall(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := New(nil, nil).ExecPlugin(ctx, "/opt/cni/bin/bridge", []byte(`{}`), []string{"CNI_COMMAND=ADD"})
-	test.ErrorIs(t, err, context.Canceled, "a call that ended")
+	test.ErrorIs(t, err, context.Canceled, "a call whose context has ended")
 }
 
 // A panic in the plugins' packages must fail one call and not the daemon.
@@ -162,7 +162,7 @@ func TestLockOfAnotherProcess(t *testing.T) {
 	test.Equal(t, "the address after its release", len(store.GetByID("a", "eth0")), 0)
 }
 
-// A pod that lost its address to another pod must not take it from the masquerading.
+// If an address now belongs to another pod, Remove of the old pod leaves the address masqueraded.
 func TestRemoveKeepsTheAddressOfAnotherPod(t *testing.T) {
 	m := NewMasquerade("berth_test_shared")
 	t.Cleanup(func() { test.Check(t, m.Restore(nil)) })

@@ -14,7 +14,7 @@ import (
 const stranger = 12345
 
 // TestChangeableDevices has two CDI specs. Devices of the spec that users other than
-// root can change are refused; devices of the other spec are given.
+// root can change are refused; devices of the other spec are injected.
 func TestChangeableDevices(t *testing.T) {
 	text := func(vendor string) string {
 		return `{"cdiVersion": "0.6.0", "kind": "` + vendor + `/gpu", "devices": [{"name": "0", "containerEdits": {"env": ["GPU=0"]}}]}`

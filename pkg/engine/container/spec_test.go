@@ -27,7 +27,7 @@ func TestSpecStartsFromTheBase(t *testing.T) {
 	d := &handler.Definition{Name: "runc", Type: handler.OCI, Path: filepath.Join(dir, "runc"), BaseRuntimeSpec: filepath.Join(dir, "base.json")}
 	put(t, d.BaseRuntimeSpec, `{"ociVersion":"1.0.2","process":{"rlimits":[{"type":"RLIMIT_CORE","soft":1,"hard":2}]}}`)
 	script := put(t, d.Path+".new", "#!/bin/sh\n[ \"$1\" = --version ] && echo runc version 1.5.2 && echo spec: 1.2.1\n")
-	// The rename makes the script appear complete and executable.
+	// The rename publishes the script only when it is complete and executable.
 	test.Must(t, errors.Join(os.Chmod(script, 0o700), os.Rename(script, d.Path)))
 	pods, _, err := pod.Open(t.Context(), t.TempDir(), dir)
 	test.Must(t, err)

@@ -147,7 +147,7 @@ func TestRollBackOrder(t *testing.T) {
 		left    bool
 	}{
 		"no supervisor": {[]string{"Prepare"}, false, []string{"hold", "Prepare", "release"}, false},
-		// A sandbox process is rolled back however far its start came.
+		// End is called even if the sandbox process was not started.
 		"no supervisor, with a process": {[]string{"Prepare"}, true, []string{"hold", "Prepare", "End", "release"}, false},
 		"roll-back fails":               {[]string{"Prepare", "End"}, true, []string{"hold", "Prepare", "End"}, true},
 	} {

@@ -22,8 +22,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// lateTasks registers a command when may is closed, even if the caller of Exec has given
-// up before.
+// lateTasks registers a command when the channel may is closed, even if the context of Exec
+// has ended before.
 type lateTasks struct {
 	runtimev2.TaskServiceClient // nil: its methods must not be called
 

@@ -19,7 +19,7 @@ func TestStartedWaitsForTheAction(t *testing.T) {
 	action.Stdout = f
 	test.Must(t, action.Start())
 	defer func() { _ = action.Wait() }()
-	if err := f.Close(); err != nil { // as the daemon's death does
+	if err := f.Close(); err != nil { // as the kernel does when the daemon dies
 		t.Fatal(err)
 	}
 	ep, err := m.Started(t.Context(), bundle)
@@ -38,7 +38,7 @@ func TestStartedWithoutAnswer(t *testing.T) {
 	test.ErrorIs(t, test.Err(m.Started(t.Context(), bundle)), ErrGone, "Started without an answer")
 }
 
-// The kernel may have given the shim's PID to another process since.
+// The kernel may have given the PID of a dead shim to another process.
 func TestKillSparesAStrangerWithThePID(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
 	test.Must(t, cmd.Start())

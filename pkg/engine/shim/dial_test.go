@@ -69,7 +69,7 @@ func TestDialForeignOfAnotherUser(t *testing.T) {
 	address := fmt.Sprintf("@/containerd-shim/berth-test-%d-nobody.sock", os.Getpid())
 	var fd int
 	err := thread.Run(func() (err error) {
-		// Changes the user of this thread only, which then ends.
+		// The call changes the user of this thread only. thread.Run ends the thread afterwards.
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 {
 			return errno
 		}

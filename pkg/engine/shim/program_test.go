@@ -44,7 +44,7 @@ func builds(t *testing.T) (a, b string) {
 	dir := t.TempDir()
 	a, b = filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	for _, path := range []string{a, b} {
-		// The kernel ignores what follows the last section.
+		// The kernel ignores bytes after the program's last section.
 		if err := os.WriteFile(path, append(slices.Clone(program), path...), 0o755); err != nil { //nolint:gosec // it is a program
 			t.Fatal(err)
 		}

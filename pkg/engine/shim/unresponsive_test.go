@@ -174,13 +174,13 @@ func TestStallOfTheDaemon(t *testing.T) {
 		}
 		signal(command.Process.Pid, syscall.SIGSTOP)
 		signal(supervisor, syscall.SIGCONT)
-		time.Sleep(2 * time.Second) // longer than the limit silence that quick sets
+		time.Sleep(2 * time.Second) // longer than the time that quick sets
 		signal(command.Process.Pid, syscall.SIGCONT)
 	}
 	test.Check(t, command.Wait())
 }
 
-// stalls runs in the child, and is the daemon.
+// stalls is the daemon, which runs in the child process.
 func stalls(t *testing.T) {
 	t.Helper()
 	a, _ := builds(t)

@@ -192,7 +192,7 @@ func TestBadArchives(t *testing.T) {
 	}
 }
 
-// flipped returns content with one changed bit if name contains of.
+// flipped returns content, with one changed bit if name contains the text of.
 func flipped(name, of string, content []byte) []byte {
 	if strings.Contains(name, of) {
 		content = slices.Clone(content)

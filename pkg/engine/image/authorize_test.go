@@ -72,8 +72,8 @@ func (e *eavesdropper) text() string {
 	return e.heard.String()
 }
 
-// wants returns an answer that requests credentials by a challenge, and a token for any
-// credentials.
+// wants returns a function that answers requests for /token with a token, and all others with the
+// challenge.
 func wants(challenge func(e *eavesdropper) string) func(*eavesdropper, http.ResponseWriter, *http.Request) {
 	return func(e *eavesdropper, w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/token") {
@@ -91,8 +91,8 @@ func bearerChallenge(e *eavesdropper) string {
 	return fmt.Sprintf(`Bearer realm="%s/token",service="s",scope="repository:app:pull"`, e.URL)
 }
 
-// A server that a registry, or its token server, redirects to gets no credentials, and no server
-// gets credentials without TLS.
+// A server to which a registry or its token server redirects gets no credentials. Neither does a
+// token server without TLS that a registry with TLS names.
 func TestCredentialsStayWithTheRegistry(t *testing.T) {
 	given := map[string]*runtimeapi.AuthConfig{
 		"password": {Username: user, Password: password},

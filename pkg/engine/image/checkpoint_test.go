@@ -16,8 +16,8 @@ import (
 )
 
 // TestCheckpointImages checks that the manifest alone marks an image as a checkpoint, even if an
-// ordinary image has the same configuration, and that checkpoint_images selects what may be
-// restored.
+// ordinary image has the same configuration, and that checkpoint_images selects the images that
+// may be restored.
 func TestCheckpointImages(t *testing.T) {
 	plain := build(t, v1.Config{Cmd: []string{"sh"}}, layer(t, file{name: "config.dump", body: "x"}))
 	r, s, before := pulled(t, Config{CheckpointImages: []string{domain + "/warm/*", domain + "/one"}}, plain)

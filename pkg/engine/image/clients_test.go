@@ -203,7 +203,7 @@ func TestOtherNamespacesAreEmpty(t *testing.T) {
 	}
 }
 
-// Clients that delete content all the time do not make a pull fail or lose content.
+// A pull succeeds and keeps its content even if clients delete content all the time.
 func TestDeletedContentOfPulls(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	test.Must(t, s.Retain(disk.InNamespace(t.Context()), nil))
@@ -375,7 +375,7 @@ func TestDeletedContentThatIsReferredTo(t *testing.T) {
 	test.Is(t, test.Err(c.Info(ctx, written)), errdefs.IsNotFound, "get the content after the image was removed")
 }
 
-// slowInfo calls meanwhile between the read and the write of a client's update.
+// slowInfo calls its function meanwhile between the read and the write of a client's update.
 type slowInfo struct {
 	content.Store
 	meanwhile func()

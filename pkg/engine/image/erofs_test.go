@@ -102,8 +102,8 @@ func TestErofs(t *testing.T) {
 	wantStored(t, s, 0, 0)
 }
 
-// While mkfs.erofs converts a layer, which takes long for a large layer, others can write to the
-// metadata.
+// While mkfs.erofs converts a layer, which takes long for a large layer, other calls can write to
+// the metadata.
 func TestErofsKeepsNobodyFromTheMetadata(t *testing.T) {
 	needErofs(t)
 	mkfs := test.Value(exec.LookPath("mkfs.erofs"))(t)

@@ -73,7 +73,7 @@ func killed(t *testing.T, c Config, ref string, ready func(stdout string) bool) 
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // its error is the kill
 	}()
-	test.Eventually(t, "the other process is where the test kills it", func() bool { return ready(out.String()) })
+	test.Eventually(t, "the other process has reached the moment at which the test kills it", func() bool { return ready(out.String()) })
 }
 
 // forVictim serves an image, and returns the configuration of a store that does not exist yet.

@@ -87,8 +87,8 @@ func TestLayersOfThisBoot(t *testing.T) {
 	test.Eventually(t, "the killed daemon's unpacking is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 }
 
-// A layer need not have entries for the directories of layers below. Their owners stay the same,
-// although the layer is unpacked before the layers below.
+// A layer need not have entries for the directories of layers below. These directories keep their
+// owners, although the layer is unpacked before the layers below.
 func TestDirectoriesOfLayersBelow(t *testing.T) {
 	_, s, img := pulled(t, Config{}, build(t, v1.Config{},
 		slow(t, 16<<20),

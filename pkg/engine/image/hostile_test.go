@@ -79,7 +79,7 @@ func TestLayerThatTakesMemory(t *testing.T) {
 	reg.push(t, "bad:1", img)
 	reg.push(t, "good:1", layered(t, v1.Config{}))
 	s := openStore(t, Config{HostsDir: reg.hosts(t), Limits: bounds.Limits{MaxUnpackMemory: 128 << 20}})
-	for range 2 { // the first failure must not keep anything that the second pull needs
+	for range 2 { // the first failure must release everything that the second pull needs
 		test.Refused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: domain + "/bad:1"})), errdefs.IsInvalidArgument, "registry.max_unpack_memory")
 	}
 	wantStored(t, s, 0, 0)
@@ -175,8 +175,8 @@ func TestWorkerOutlivesPanic(t *testing.T) {
 	}
 }
 
-// An image's annotations for snapshotters do not reach the snapshotters of this node. They could
-// name a layer below that never comes, or one of another image.
+// An image's annotations for snapshotters do not reach the snapshotters of this node. The
+// annotations could name a layer below that never arrives, or a layer of another image.
 func TestImageNamesTheLayerBelow(t *testing.T) {
 	reg := newTestRegistry(t)
 	bottom := layer(t, file{name: "no/such/directory/file"})

@@ -52,8 +52,8 @@ func wasmImage(t testing.TB, os string, config types.MediaType, counted bool, mo
 	return retyped{Image: img, manifest: m}
 }
 
-// retyped is an image with another manifest. The library itself makes no manifest whose
-// configuration has a media type that it does not know.
+// retyped is an image with another manifest. The library itself makes no manifest with a
+// configuration of an unknown media type.
 type retyped struct {
 	v1.Image
 	manifest *v1.Manifest

@@ -134,7 +134,7 @@ func TestPullRefusesCredentialsItCannotUse(t *testing.T) {
 	}
 }
 
-// A pod with credentials must not pull with the credentials of the node's configuration.
+// A pod's credentials replace those of the node's configuration, except for a mirror with its own.
 func TestCredentialsOfTheRequestPrevail(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", small(t))
@@ -221,7 +221,7 @@ func TestPullErrors(t *testing.T) {
 		{"forbidden", app, reg.hosts(t), answer(http.StatusForbidden), errdefs.IsPermissionDenied, "pull ", "denies access"},
 		{"bad name", "Not A Name", "", nil, errdefs.IsInvalidArgument, "image name", "Not A Name"},
 		{"ID instead of a name", strings.Repeat("ab", 32), "", nil, errdefs.IsInvalidArgument, "image name", ""},
-		// This error must not be reported as one of the network.
+		// This error must not be reported as an error of the network.
 		{"hard link to nothing", domain + "/broken:1", reg.hosts(t), nil, errdefs.IsUnknown, "pull ", "no such file or directory"},
 		{"truncated layer", app, reg.hosts(t), truncateBlobs, errdefs.IsUnknown, "RegistryUnavailable", ""},
 	}

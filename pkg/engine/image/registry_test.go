@@ -102,7 +102,7 @@ func serveTLS(t testing.TB, srv *httptest.Server) string {
 	return file
 }
 
-// body returns the whole blob that a request is for.
+// body returns the whole blob that req requests.
 func (r *testRegistry) body(req *http.Request) []byte {
 	if body, there := r.bodies.Load(req.URL.Path); there {
 		return body.([]byte)

@@ -33,8 +33,8 @@ func TestImageUser(t *testing.T) {
 	}
 }
 
-// All answers of the service have the same ID of an image, and report it as pinned. A pinned image
-// can be removed.
+// All answers of the service have the same ID for an image, and report the image as pinned. A
+// pinned image can be removed.
 func TestServiceAnswersWithOneID(t *testing.T) {
 	reg := newTestRegistry(t)
 	built := build(t, v1.Config{User: "7:8"}, layer(t, file{name: "f"}))

@@ -17,8 +17,8 @@ import (
 
 const stranger = 12345 // a user ID
 
-// TestChangeableHosts pulls from a registry whose configuration, or a file that it names, another
-// user than root can change. The pull is refused; earlier images stay.
+// TestChangeableHosts pulls from a registry whose configuration, or a file that it names, a user
+// other than root can change. The pull is refused; earlier images stay.
 func TestChangeableHosts(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", small(t))
@@ -53,8 +53,8 @@ func TestChangeableHosts(t *testing.T) {
 	}
 }
 
-// TestChangeableFiles refuses pulls if another user than root can change or remove the verifiers
-// or the decryption keys.
+// TestChangeableFiles pulls while a user other than root can change or remove the verifiers or the
+// decryption keys. The pulls are refused.
 func TestChangeableFiles(t *testing.T) {
 	private, public := keyPair(t)
 	reg := newTestRegistry(t)

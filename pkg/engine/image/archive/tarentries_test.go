@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 )
 
-// archiveOf returns an archive of files of the sizes, followed by that many links.
+// archiveOf returns an archive with a file for each of sizes, followed by symbolic links.
 func archiveOf(t testing.TB, links int, sizes ...int) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -66,7 +66,7 @@ func TestDocumentsOfArchives(t *testing.T) {
 	} {
 		for how, from := range map[string]io.Reader{"at once": bytes.NewReader(c.text), "in halves": iotest.HalfReader(bytes.NewReader(c.text))} {
 			if _, err := io.Copy(io.Discard, newTarEntries(t.Context(), from, usual)); bounds.IsBeyond(err) != c.beyond {
-				t.Errorf("%s, %s: the error is %v; want one of a limit: %v", name, how, err, c.beyond)
+				t.Errorf("%s, %s: the error is %v; want an error of a limit: %v", name, how, err, c.beyond)
 			}
 		}
 	}
@@ -100,7 +100,7 @@ func TestTarEntriesOfLargeFiles(t *testing.T) {
 		var head bytes.Buffer
 		test.Must(t, tar.NewWriter(&head).WriteHeader(&tar.Header{Name: "large", Size: size, Mode: 0o600, Format: tar.FormatPAX}))
 		if _, err := io.Copy(io.Discard, newTarEntries(t.Context(), io.MultiReader(&head, bytes.NewReader(content)), usual)); bounds.IsBeyond(err) != fails || err != nil && !fails {
-			t.Errorf("an archive in a file of %d bytes: the error is %v; want one of a limit: %v", size, err, fails)
+			t.Errorf("an archive in a file of %d bytes: the error is %v; want an error of a limit: %v", size, err, fails)
 		}
 	}
 }

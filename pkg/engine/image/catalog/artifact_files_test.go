@@ -10,7 +10,8 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// blobCalled returns the descriptor of a blob with that title, or without one.
+// blobCalled returns the descriptor of a blob with name as its title, or without a title if name is
+// empty.
 func blobCalled(name string) imagespec.Descriptor {
 	d := imagespec.Descriptor{MediaType: "application/octet-stream", Digest: digest.FromString(name)}
 	if name != "" {

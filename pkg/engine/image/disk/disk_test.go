@@ -80,7 +80,7 @@ func TestFlushOfOtherFilesystems(t *testing.T) {
 	}
 }
 
-// The kernel reports a write error once: a daemon that starts again must not trust the next flush.
+// The kernel reports a write error only once, so a restarted daemon must remember the failed flush.
 func TestFailedFlushIsNotForgotten(t *testing.T) {
 	root, marks := filepath.Join(t.TempDir(), "root"), t.TempDir()
 	test.Must(t, os.Mkdir(root, 0o700))

@@ -48,7 +48,7 @@ func blobOf(t *testing.T, content []byte) *os.File {
 }
 
 // TestUnpacksAsContainerd unpacks random layers both in a child and by containerd in this process,
-// and compares the trees. Layers whose lower layers come later are among them.
+// and compares the trees. The rebased layers must fail before the layers below exist.
 func TestUnpacksAsContainerd(t *testing.T) {
 	lower := []string{t.TempDir(), t.TempDir()}
 	for n, dir := range []string{lower[0] + "/d0", lower[1] + "/d0/d1", lower[1] + "/d1/d2", lower[1] + "/d3"} {
@@ -133,8 +133,8 @@ func randomLayer(t *testing.T, r *rand.Rand) []byte {
 	return append(b.Bytes(), make([]byte, 3000)...)
 }
 
-// treeOf describes all files below a directory. It omits times of less than an hour ago, as
-// directories have that the layer does not name.
+// treeOf describes all files below a directory. It omits times within the last hour, which the
+// unpacking itself gives to directories without an entry in the layer.
 func treeOf(t *testing.T, root string) string {
 	t.Helper()
 	var b strings.Builder

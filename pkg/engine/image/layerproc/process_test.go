@@ -179,7 +179,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// A layer cannot fill the daemon's memory by what it makes containerd log.
+// The messages that a layer makes containerd log cannot fill the daemon's memory.
 func TestLogOfContainerd(t *testing.T) {
 	p := start(t, usualMemory)
 	layer := longHeaders(t, 5, "SCHILY.xattr.trusted."+strings.Repeat("a", 10_000))
@@ -221,7 +221,7 @@ func TestCrash(t *testing.T) {
 		t.Cleanup(p.Close)
 		_, err := p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, nil))
 		if !c.is(err) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: the error is %v, want one of another class or with %q", name, err, c.says)
+			t.Errorf("%s: the error is %v; want the class of the case, and the text %q", name, err, c.says)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(string(a))), Request: r}, nil
 }
 
-// Only the bytes of answers are counted, not the answers.
+// Progress counts the bytes of answers. An answer without a body does not count.
 func TestProgressOfAnswers(t *testing.T) {
 	p := &Progress{}
 	w := &wire{progress: p, limits: bounds.Limits{}.Complete()}

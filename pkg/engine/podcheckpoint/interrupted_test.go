@@ -29,8 +29,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// An interrupted checkpoint is discarded once nothing writes it any more: CRIU can outlive the
-// daemon and still write a container, and another call may use the directory.
+// An interrupted checkpoint is discarded only when nothing writes or uses it any more. CRIU can
+// outlive the daemon and still write a container, and another call may use the directory.
 func TestInterruptedIsDiscarded(t *testing.T) {
 	all := pods(t)
 	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, &enginetest.Runner{}))

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// named finds containers of the pod by the beginnings of their IDs, each container only once.
+// named finds containers of the pod by the beginnings of their IDs. It refuses a repeated container.
 func TestNamed(t *testing.T) {
 	all := pods(t)
 	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, &enginetest.Runner{})

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
 
-// made creates a complete checkpoint of 10 bytes that is so many hours old.
+// made creates a complete checkpoint of 10 bytes, which is the given number of hours old.
 func made(t *testing.T, dir, pod string, hours int) string {
 	t.Helper()
 	test.Must(t, os.MkdirAll(filepath.Join(dir, manifest.ImagesDir), 0o700))
@@ -30,7 +30,7 @@ func made(t *testing.T, dir, pod string, hours int) string {
 	return dir
 }
 
-// private is a new directory that only root can enter.
+// private returns a new directory that only root can enter.
 func private(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

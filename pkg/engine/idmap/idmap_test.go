@@ -51,7 +51,7 @@ func mounted(t *testing.T, m mount.Mount) (target string, err error) {
 	scratch := filepath.Join(t.TempDir(), "scratch")
 	err = Mount(userns(t), []mount.Mount{m}, target, scratch)
 	t.Cleanup(func() { test.Check(t, mount.UnmountAll(target, unix.MNT_DETACH)) })
-	// A mount point cannot be removed, so scratch has no mount any more either.
+	// A mount point cannot be removed. If scratch was removed, nothing is mounted there any more.
 	test.ErrorIs(t, test.Err(os.Lstat(scratch)), os.ErrNotExist, "scratch is left after Mount")
 	return target, err
 }
@@ -78,7 +78,7 @@ func TestOverlay(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		wantOwner(t, filepath.Join(target, name), host+7, host+8)
 	}
-	// The upper directory is not mapped: files of the pod have their host IDs there.
+	// The upper directory is not mapped: its files have the same owners in the overlay.
 	wantOwner(t, filepath.Join(target, "u"), 7, 8)
 	test.Must(t, os.Chown(filepath.Join(target, "a"), host+1, host+1))
 	wantOwner(t, filepath.Join(a, "a"), 7, 8)

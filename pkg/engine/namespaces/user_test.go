@@ -66,7 +66,7 @@ func TestUserOwnsTheOthers(t *testing.T) {
 	test.Must(t, coredump.Forbid())
 	ns := create(t, r)
 	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); dumpable != 0 || err != nil {
-		t.Errorf("the process can be dumped, although it forbade that: %d, %v", dumpable, err)
+		t.Errorf("this process can be dumped, although coredump.Forbid was called: %d, %v", dumpable, err)
 	}
 	user := inode(t, ns.User)
 	if user == inode(t, hostNamespace("user")) {

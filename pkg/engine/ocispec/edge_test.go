@@ -81,7 +81,7 @@ func TestDetectNode(t *testing.T) {
 	if err != nil || n.Hostname != host {
 		t.Errorf("hostname %q, want %q (%v)", n.Hostname, host, err)
 	}
-	// Restores the value of this process at the end of the test.
+	// The test changes this value of its own process, and restores it at the end.
 	old := test.Value(os.ReadFile("/proc/self/oom_score_adj"))(t)
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0); err == nil {
 		defer os.WriteFile("/proc/self/oom_score_adj", old, 0) //nolint:errcheck // Best effort in a test process.

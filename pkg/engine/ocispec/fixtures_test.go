@@ -82,7 +82,7 @@ func modernNode() Node {
 	}
 }
 
-// bareNode is the opposite: cgroup v1 and nothing else, without CAP_SYS_RESOURCE.
+// bareNode is the opposite of modernNode: cgroup v1 and nothing else, without CAP_SYS_RESOURCE.
 func bareNode() Node {
 	return Node{
 		MinOOMScoreAdj: 0,

@@ -11,7 +11,8 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// TestChangeableProfile has profiles of the node that users other than root can change.
+// TestChangeableProfile has profiles of the node that users other than root can change. Profiles
+// that others can write or replace are refused; a profile that an operator owns is used.
 func TestChangeableProfile(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("giving files to another user needs root")

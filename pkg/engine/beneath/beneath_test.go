@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/beneath"
 )
 
-// bed has a trusted directory, a symbolic link to it (root), and a file outside of it (victim).
+// bed has a trusted directory (below), a symbolic link to it (root), and a file outside (victim).
 type bed struct{ root, below, outside, victim string }
 
 const content = "not a log"

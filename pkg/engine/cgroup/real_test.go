@@ -62,7 +62,7 @@ func join(t testing.TB, p Paths, sub string, pid int) {
 	}
 }
 
-// copyCpuset gives a new v1 cpuset cgroup, which is empty, the CPUs and memory nodes of its parent.
+// copyCpuset copies the parent's CPUs and memory nodes to a new v1 cpuset cgroup, which has none.
 func copyCpuset(t testing.TB, dir string) {
 	t.Helper()
 	parent := filepath.Dir(dir)

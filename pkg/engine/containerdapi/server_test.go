@@ -133,7 +133,7 @@ const (
 )
 
 // An exit is announced after the record has lost its process ID, and a removal after the
-// container is gone. The events have the process ID and the exit code all the same.
+// container is gone. The events have the process ID and the exit code nevertheless.
 func TestLifeEvents(t *testing.T) {
 	d := &handler.Definition{Name: "runc", Path: "/usr/bin/runc"}
 	plain := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: d}, &enginetest.Runner{})

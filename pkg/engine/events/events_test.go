@@ -141,7 +141,7 @@ func TestEventsOfAClosingEngine(t *testing.T) {
 		}
 		b.happen(1)
 		if _, ended := b.subscribeAs(t.Context(), 0); <-ended != nil {
-			t.Error("a subscription to a closed broker fails")
+			t.Error("a subscription to a closed broker ended with an error")
 		}
 	})
 }

@@ -78,7 +78,7 @@ func TestCopy(t *testing.T) {
 	two := b.copy(t)
 	b.holds(t, one, "one")
 	b.holds(t, two, "two")
-	// The same program under another name, which may decide what the program does.
+	// A program may behave differently under another name, so the copy keeps that name.
 	krun := filepath.Join(filepath.Dir(b.path), "krun")
 	test.Must(t, os.Symlink("crun", krun))
 	id := test.Value(probe.Identify(krun))(t)

@@ -36,7 +36,7 @@ func mustMount(t *testing.T, source, target, fstype string, flags uintptr) {
 	test.Mustf(t, unix.Mount(source, target, fstype, flags, ""), "mount %s", target)
 }
 
-// bindOntoItself does what iproute2 does with /run/netns.
+// bindOntoItself mounts a directory on itself, as iproute2 does with /run/netns.
 func bindOntoItself(t *testing.T, dir string) {
 	t.Helper()
 	mustMount(t, dir, dir, "", unix.MS_BIND|unix.MS_REC)

@@ -41,7 +41,7 @@ func TestShareCoversNothing(t *testing.T) {
 				t.Errorf("the old mount is there %d times", times)
 			}
 			pinned(t, later)
-			// As a tool does that does not check whether the directory is a mount point already.
+			// Some tools do this without a check whether the directory is a mount point already.
 			bindOntoItself(t, dir)
 			for _, path := range []string{old, later} {
 				test.Must(t, unix.Unmount(path, 0))

@@ -351,8 +351,8 @@ func TestUnsolicitedUpdates(t *testing.T) {
 	same(t, n.updates(), "one shares=1", "two shares=2")
 }
 
-// TestRegistrationDoesNotWaitForAContainer has a plugin that, as it registers, requests
-// the update of a container that is locked by a call that waits for plugins.
+// TestRegistrationDoesNotWaitForAContainer has a plugin that requests an update of a container
+// while the plugin registers. The container is locked by a call that waits for plugins.
 func TestRegistrationDoesNotWaitForAContainer(t *testing.T) {
 	lock := &sync.Mutex{}
 	n := &node{locks: map[string]*sync.Mutex{"busy": lock}}
@@ -375,7 +375,7 @@ func TestRegistrationDoesNotWaitForAContainer(t *testing.T) {
 	if took := time.Since(begin); took > updateTimeout/2 {
 		t.Errorf("the registration took %s", took)
 	}
-	// Later updates are made after this update.
+	// The next update of the container is made after this one.
 	q.onStop = func() []*api.ContainerUpdate { return []*api.ContainerUpdate{shares("busy", 2)} }
 	p.StopContainer(t.Context(), thing{pod: "pod", container: "busy"})
 	same(t, n.updates(), "busy shares=1", "busy shares=2")

@@ -35,7 +35,7 @@ func TestVictimOf(t *testing.T) {
 	}
 }
 
-// recorded returns a log with these records. An empty one stands for overwritten records.
+// recorded returns a log with these records. An empty record stands for overwritten records.
 func recorded(records ...string) *Log {
 	return &Log{open: func() (readRecord, error) {
 		return func(into []byte) (int, error) {

@@ -70,7 +70,7 @@ func TestLook(t *testing.T) {
 
 // hold runs in the child.
 func hold(t *testing.T) {
-	// Not allocated by Go, because the race detector uses additional memory for Go's heap.
+	// Mapped instead of allocated, because the race detector needs additional memory for Go's heap.
 	text := test.Value(unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON))(t)
 	for i := 0; i < len(text); i += os.Getpagesize() {
 		text[i] = 1

@@ -46,7 +46,7 @@ func TestNewerRecordsAreLeftAlone(t *testing.T) {
 			aRecord(t, dir, "mine")
 			aRecord(t, dir, "newer")
 			path := filepath.Join(dir, "newer", file)
-			// A spec with another structure does not count as broken either.
+			// A newer record does not count as broken, even if it has another structure.
 			test.Must(t, os.WriteFile(path, []byte(`{"format":3,"name":["other","shape"]}`), 0o600))
 			unfinished := filepath.Join(dir, "unfinished")
 			test.Must(t, os.Mkdir(unfinished, 0o700))

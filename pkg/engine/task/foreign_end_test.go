@@ -72,7 +72,7 @@ func deadShim(t *testing.T, lost error) (*foreign, *deadShims) {
 }
 
 // End dismisses a dead shim before it cleans up after the shim, so that the shim creates
-// nothing more. Then the pod is not ready any more.
+// nothing more. A pod whose shim was dismissed is not ready any more.
 func TestEndOfADeadShim(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails string

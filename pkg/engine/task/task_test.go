@@ -30,7 +30,7 @@ func TestShimOptions(t *testing.T) {
 	if err != nil || !strings.Contains(b.String(), "/etc/kata.toml") {
 		t.Errorf("Kata's options are %v, %v", b, err)
 	}
-	// As containerd writes them: shims with a typeurl before version 2 do not accept a prefix.
+	// containerd writes no prefix, because shims with typeurl before version 2 do not accept one.
 	if a.GetTypeUrl() != "containerd.runc.v1.Options" || b.GetTypeUrl() != "runtimeoptions.v1.Options" {
 		t.Errorf("the types are %q and %q", a.GetTypeUrl(), b.GetTypeUrl())
 	}

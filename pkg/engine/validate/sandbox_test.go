@@ -113,7 +113,7 @@ func TestSysctlsOfANamespaceOfThePod(t *testing.T) {
 }
 
 // A pod in the node's network has the node's hostname. A request with another hostname is
-// not refused, as with containerd and CRI-O.
+// accepted, as by containerd and CRI-O.
 func TestHostnameInTheNodesNetwork(t *testing.T) {
 	req := sandboxRequest()
 	req.Config.Linux.Sysctls = nil

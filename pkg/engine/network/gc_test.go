@@ -30,11 +30,11 @@ func unfinished(t *testing.T, n *node) (entry string) {
 	n.spy("not-there", "exit 1")
 	pod := n.pod("pod-broken")
 	if _, err := New(n.config).Setup(t.Context(), pod); err == nil {
-		t.Fatal("Setup succeeded although a plugin is missing")
+		t.Fatal("Setup succeeded although a plugin fails")
 	}
 	entry = filepath.Join(n.config.CacheDir, "journal", pod.ID+".json")
 	if err := collect(t, New(n.config)); err == nil || !strings.Contains(err.Error(), pod.ID) {
-		t.Fatalf("a collection without a plugin: %v", err)
+		t.Fatalf("a collection with a plugin that fails: %v", err)
 	}
 	return entry
 }
@@ -159,7 +159,7 @@ func TestCollectHoldsUpNoPod(t *testing.T) {
 	r := mustSetup(t, p, young)
 	mustTeardown(t, p, young, r)
 	if all := waitFor(t, log, "end DEL pod-young"); strings.Contains(all, "end DEL pod-lost\n") || strings.Contains(all, "GC") {
-		t.Errorf("the collection continued during the DEL that hangs:\n%s", all)
+		t.Errorf("the DEL that hangs has ended, or GC did not wait for it:\n%s", all)
 	}
 	unblock(t, release)
 	test.Check(t, <-done)
@@ -245,7 +245,7 @@ func TestVerbWaitsForPlugins(t *testing.T) {
 	n.checkClean()
 }
 
-// A power cut may lose the journal, but not the cache that libcni had written.
+// If a power cut lost the journal, leftover pods are disconnected with libcni's cache.
 func TestCollectWithoutJournal(t *testing.T) {
 	n := newSpyNode(t)
 	kept, lost := n.pod("pod-kept"), fullPod(n)

@@ -40,6 +40,6 @@ func TestInputThatNobodyOpens(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(10 * stdinOpenTimeout):
-		t.Error("the copy waits for a reader without end")
+		t.Error("the copy still waits for a reader")
 	}
 }

@@ -278,7 +278,7 @@ func TestExecsInAKernelOfItsOwnDieWithTheirSupervisor(t *testing.T) {
 	}
 }
 
-// The supervisor is killed after a failed start whose container the runtime could not delete.
+// A successor deletes the container of a failed start that the runtime could not delete before.
 func TestFailedStartIsDeletedByASuccessor(t *testing.T) {
 	marker := filepath.Join(t.TempDir(), "no-delete")
 	test.Must(t, os.WriteFile(marker, nil, 0o600))

@@ -70,7 +70,7 @@ func TestAttachedWhoDoesNotRead(t *testing.T) {
 		read = sent
 	}
 	if !bytes.Equal(got, want) {
-		t.Error("the reader got bytes out of order")
+		t.Error("the reader got other bytes than were sent")
 	}
 	test.Eventually(t, "the reader that reads nothing is detached", func() bool {
 		_, err := os.Lstat(unread.Name())

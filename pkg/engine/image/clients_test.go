@@ -359,7 +359,7 @@ func TestLabelsBesideWrites(t *testing.T) {
 	beside.Wait()
 }
 
-// A client cannot delete content that an image refers to by a label. It is removed with the image.
+// A client cannot delete content that an image refers to by a label. Both are removed together.
 func TestDeletedContentThatIsReferredTo(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	ctx := disk.InNamespace(t.Context())

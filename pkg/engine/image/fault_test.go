@@ -71,7 +71,7 @@ func killed(t *testing.T, c Config, ref string, ready func(stdout string) bool) 
 	test.Must(t, cmd.Start())
 	defer func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // its error is the kill
+		_ = cmd.Wait() // its error reports the kill
 	}()
 	test.Eventually(t, "the other process has reached the moment at which the test kills it", func() bool { return ready(out.String()) })
 }

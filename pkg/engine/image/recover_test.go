@@ -121,7 +121,7 @@ func TestStartKeepsUnreadableImages(t *testing.T) {
 	test.Must(t, s.catalog.Load(ctx))
 	manifest := blobPath(s, img.Manifest.Digest)
 	test.Must(t, os.Rename(manifest, manifest+"~"))
-	test.Must(t, os.Symlink(manifest, manifest)) // fails with ELOOP
+	test.Must(t, os.Symlink(manifest, manifest)) // a read fails with ELOOP
 	s = reopen(t, s)
 	test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "get the unreadable image")
 	dropped, err := s.files.DropDamaged(disk.InNamespace(t.Context()), img.Manifest, true)

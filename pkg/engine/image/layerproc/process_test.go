@@ -78,13 +78,13 @@ func TestLowHardLimit(t *testing.T) {
 		return strings.TrimSpace(string(comm)) == name
 	})
 	test.Must(t, d.Process.Kill())
-	_ = d.Wait() // its error is the kill
+	_ = d.Wait() // its error reports the kill
 }
 
 func TestChildOfAKilledDaemon(t *testing.T) {
 	d, pid := daemonOf(t, "/proc/self/exe")
 	test.Must(t, d.Process.Kill())
-	_ = d.Wait() // its error is the kill
+	_ = d.Wait() // its error reports the kill
 	test.Eventually(t, "the child exits with its daemon", func() bool { return gone(pid) })
 }
 

@@ -63,7 +63,7 @@ func freePort(t *testing.T) int32 {
 	return int32(l.Addr().(*net.TCPAddr).Port)
 }
 
-// A restarted daemon has only the sandbox's record.
+// A restarted daemon disconnects a pod by the sandbox's record, whatever is configured by then.
 func TestTeardownAfterRestartWithAnotherConfiguration(t *testing.T) {
 	for name, change := range map[string]func(*node){
 		"other network": func(n *node) {

@@ -295,7 +295,7 @@ func TestDoWithoutNamespace(t *testing.T) {
 	test.Is(t, Do(file, called), errdefs.IsNotFound, "file without a mount")
 }
 
-// Create, Do and Release leave no mounts and open files, and no thread in a network
+// Create, Do and Release leave no mounts, no open files, and no thread in a network
 // namespace other than the host's.
 func TestNothingLeaks(t *testing.T) {
 	before := hostCounts(t)

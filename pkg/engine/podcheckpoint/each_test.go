@@ -35,7 +35,7 @@ func TestRefusedIsLeftAlone(t *testing.T) {
 	}
 }
 
-// waits is a Runner with a Client method that blocks until that of another Runner is called.
+// waits is a Runner with a Client method that blocks until the Client of another is called.
 type waits struct {
 	*enginetest.Runner
 

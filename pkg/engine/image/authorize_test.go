@@ -91,8 +91,8 @@ func bearerChallenge(e *eavesdropper) string {
 	return fmt.Sprintf(`Bearer realm="%s/token",service="s",scope="repository:app:pull"`, e.URL)
 }
 
-// A server to which a registry or its token server redirects gets no credentials. Neither does a
-// token server without TLS that a registry with TLS names.
+// A server on another host, to which a registry or its token server redirects, gets no credentials.
+// Neither does a token server without TLS that a registry with TLS names.
 func TestCredentialsStayWithTheRegistry(t *testing.T) {
 	given := map[string]*runtimeapi.AuthConfig{
 		"password": {Username: user, Password: password},

@@ -297,7 +297,7 @@ func TestModulesOfOneConfiguration(t *testing.T) {
 		config := test.Value(first.ConfigFile())(t)
 		second := test.Value(mutate.ConfigFile(wasmImage(t, "wasi", types.OCIConfigJSON, counted, "module 2"), config))(t)
 		if idOf(t, first) != idOf(t, second) {
-			t.Fatal("their configurations differ")
+			t.Fatal("the configurations of the two images differ")
 		}
 		tags, ids := []string{"1", "2"}, []string{}
 		for i, img := range []v1.Image{first, second} {

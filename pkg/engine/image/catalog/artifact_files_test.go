@@ -10,8 +10,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// blobCalled returns the descriptor of a blob with name as its title, or without a title if name is
-// empty.
+// blobCalled returns the descriptor of a blob titled name. With an empty name it has no title.
 func blobCalled(name string) imagespec.Descriptor {
 	d := imagespec.Descriptor{MediaType: "application/octet-stream", Digest: digest.FromString(name)}
 	if name != "" {

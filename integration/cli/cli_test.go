@@ -145,7 +145,7 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 		has(t, out, "sandbox:    "+pod.ID, "handler:    other", "generation: "+now.Generation+"\n", "binary:     "+crun, "runs:       "+n.Root+"/tools/runtime-", "sha256:     ", "current:")
 	}
 	_, stderr := n.berth(t, 1, "whereis", "nothing")
-	has(t, stderr, `no sandbox or container has an ID with the prefix "nothing"`)
+	has(t, stderr, `no sandbox or container has an ID with the prefix "nothing"; "berth pods" lists the pods`)
 
 	out, _ = n.berth(t, 0, "handler", "cordon", "other", "--reason", "disk is being replaced")
 	has(t, out, "handler other is cordoned: disk is being replaced")

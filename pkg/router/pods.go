@@ -45,7 +45,7 @@ func (p *Pods) Find(id string) (*Owner, error) {
 	}
 	owner, err := p.owners.byPrefix(id)
 	if owner == nil && err == nil {
-		err = fmt.Errorf("no sandbox or container has an ID with the prefix %q: %w", printable.Clip(id, fullID), errdefs.ErrNotFound)
+		err = fmt.Errorf("no sandbox or container has an ID with the prefix %q; \"berth pods\" lists the pods: %w", printable.Clip(id, fullID), errdefs.ErrNotFound)
 	}
 	return owner, err
 }

@@ -87,7 +87,7 @@ func Use(dir string) (release func(), err error) {
 func locked(dir string, how int) (*os.File, error) {
 	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; \"berth checkpoint list\" lists the checkpoints", err)
 	}
 	err = unix.Flock(int(d.Fd()), how|unix.LOCK_NB)
 	// The directory may have been removed before the lock, and replaced by another.

@@ -150,7 +150,7 @@ func Encode(m proto.Message) (json.RawMessage, error) { return protojson.Marshal
 func Read(dir string) (*Manifest, error) {
 	f, err := beneath.Read(dir, Name)
 	if err != nil {
-		return nil, fmt.Errorf("%s has no checkpoint of a pod that can be read: %w: %w", dir, err, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%s has no checkpoint of a pod that can be read: %w; \"berth checkpoint list\" lists the checkpoints: %w", dir, err, errdefs.ErrInvalidArgument)
 	}
 	defer f.Close()
 	if err := checkRootOnly(f); err != nil {

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/berth-cri/berth/pkg/printable"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -73,7 +74,7 @@ func (c *Client) Explain(err error) error {
 		return nil
 	}
 	st := status.Convert(err)
-	e := &Error{Code: st.Code(), Text: st.Message()}
+	e := &Error{Code: st.Code(), Text: printable.Error(err)}
 	for _, detail := range st.Details() {
 		if p, ok := detail.(*adminv1.Problems); ok {
 			e.Problems = p.GetProblems()

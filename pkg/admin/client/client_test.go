@@ -2,12 +2,14 @@ package client
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -70,6 +72,13 @@ func TestExplainNothing(t *testing.T) {
 	if err := c.Explain(nil); err != nil {
 		t.Errorf("nil is explained as %v", err)
 	}
+}
+
+// An error of the command itself is explained without its class, which is for programs.
+func TestExplainLocalErrors(t *testing.T) {
+	c := test.Value(New("/nowhere"))(t)
+	defer c.Close()
+	test.Equal(t, "text", c.Explain(fmt.Errorf("open /x: %w", errdefs.ErrInvalidArgument)).Error(), "open /x")
 }
 
 func TestLine(t *testing.T) {

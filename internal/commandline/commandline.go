@@ -154,7 +154,11 @@ func noSubcommand(c *cobra.Command, args []string) error {
 		return nil
 	}
 	err := fmt.Errorf("unknown command %q for %q", args[0], c.CommandPath())
-	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+	near := c.SuggestionsFor(args[0])
+	if list, _, _ := c.Root().Find([]string{c.Name() + "s"}); list.HasParent() && (args[0] == "ls" || args[0] == "list") {
+		near = []string{list.CommandPath()} // "berth pods" lists what "berth pod" handles
+	}
+	if len(near) > 0 {
 		err = fmt.Errorf("%w (did you mean %q?)", err, near[0])
 	}
 	return err

@@ -62,6 +62,7 @@ func newRoot() *cobra.Command {
 			"an interrupted run.\n\n" +
 			"Exit status: 0 on success, and if SIGTERM ends \"run\"; 2 if the command line or\n" +
 			"the values file is wrong; 1 for any other failure.",
+		Example:       "  berth-installer install\n  berth-installer uninstall --root /host",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version,

@@ -50,6 +50,7 @@ need no cluster, nor do "generate" and "fit" with --handlers and "policy" with -
 
 Exit status: 0 if no problem was found, 3 if a problem was found, 2 if the command line or
 a file is wrong (then nothing was done), 1 for any other failure.`,
+		Example:       "  kubectl berth audit\n  kubectl berth generate | kubectl apply --server-side -f -",
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,

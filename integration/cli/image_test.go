@@ -120,7 +120,7 @@ func TestImages(t *testing.T) {
 		t.Errorf("after pruning, the images are %+v, want none", got)
 	}
 	_, said = other.berth(t, 1, "image", "rm", other.Image)
-	has(t, said, "not on this node")
+	has(t, said, `the image is not on this node; "berth image list" lists the images`)
 	// An image of a container is not pruned.
 	n.berth(t, 0, "image", "prune")
 	if got := n.images(t); len(got) != 1 {

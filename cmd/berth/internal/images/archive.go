@@ -94,7 +94,7 @@ image verifier is contacted. FILE - is standard input.`,
 			if args[0] != "-" {
 				f, err := os.Open(args[0])
 				if err != nil {
-					return err
+					return fmt.Errorf("%w; give the path of an archive, or - for standard input", err)
 				}
 				defer f.Close()
 				in = f

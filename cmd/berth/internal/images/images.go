@@ -30,6 +30,7 @@ func Command() *cobra.Command {
 		Short:   "Manage images",
 		Long: `Manage the images of this node. "export", "import" and "list --pulling" handle berth's own
 images. The other commands use the CRI, and also handle those of other daemons.`,
+		Example: "  berth image list\n  berth image pull registry.example/app:1\n  berth image prune --dry-run",
 	}
 	c.AddCommand(imageListCommand(), imagePullCommand(), imageInspectCommand(), imageRemoveCommand(), imagePruneCommand(),
 		imageExportCommand(), imageImportCommand())
@@ -242,7 +243,7 @@ func removeImage(ctx context.Context, cri cli.CRI, name string, force bool) (rem
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, status.Error(codes.NotFound, "the image is not on this node")
+		return nil, status.Error(codes.NotFound, "the image is not on this node; \"berth image list\" lists the images")
 	}
 	for _, i := range found {
 		removed = append(append(removed, i.RepoTags...), i.RepoDigests...)

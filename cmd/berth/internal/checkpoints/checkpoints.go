@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/signal"
@@ -35,6 +36,7 @@ func Command() *cobra.Command {
 		Long: `Manage checkpoints that "berth pod checkpoint" or a CRI client has written. Only "list"
 and "prune" without DIR need a running daemon. A running daemon protects checkpoints in
 use.`,
+		Example: "  berth checkpoint list\n  berth checkpoint inspect /var/lib/checkpoints/notebook\n  berth checkpoint prune --keep 3",
 	}
 	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointPushCommand(), checkpointPullCommand(), checkpointRemoveCommand(),
 		checkpointPruneCommand())
@@ -123,7 +125,7 @@ func checkpointsOf(ctx context.Context, daemon *client.Client) (string, error) {
 func checkpointsIn(dir string) ([]listedCheckpoint, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; give a directory that has checkpoints", err)
 	}
 	all := []listedCheckpoint{}
 	for _, e := range entries {

@@ -33,6 +33,7 @@ func PodCommand() *cobra.Command {
 		Short: "Checkpoint and restore pods",
 		Long: `Checkpoint and restore pods through the CRI. Both need a handler with the capability
 "pod-checkpoint" ("berth capabilities").`,
+		Example: "  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook\n  berth pod restore /var/lib/checkpoints/notebook --name notebook-2",
 	}
 	c.AddCommand(podCheckpointCommand(), podRestoreCommand())
 	return c

@@ -5,6 +5,8 @@ import (
 	"os/signal"
 	"path/filepath"
 
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
@@ -45,7 +47,9 @@ func (k *carrier) carry(c *cobra.Command, f func(ctx context.Context, registry a
 	shown := cli.NewProgress(c.ErrOrStderr())
 	defer shown.End()
 	k.Progress = func(name string, bytes int64) { shown.Step("%s, %s", name, cli.Size(bytes)) }
-	ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
+	// The resolver logs errors that it also returns.
+	silent := log.WithLogger(c.Context(), logrus.NewEntry(&logrus.Logger{}))
+	ctx, stop := signal.NotifyContext(silent, unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	return f(ctx, k.Registry)
 }

@@ -4,7 +4,6 @@ package configuration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,9 +23,10 @@ import (
 // ConfigCommand returns the command "berth config".
 func ConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "config",
-		Short: "Show, compare and import configurations",
-		Args:  cobra.NoArgs,
+		Use:     "config",
+		Short:   "Show, compare and import configurations",
+		Example: "  berth config show\n  berth config diff\n  berth config default > config.toml",
+		Args:    cobra.NoArgs,
 	}
 	cmd.AddCommand(newConfigDefaultCommand(), newConfigShowCommand(), newConfigDiffCommand(), newConfigImportCommand())
 	return cmd
@@ -65,8 +65,8 @@ With --live, print the daemon's running configuration; -o can then be json or ya
 					return showLive(ctx, r, c.OutOrStdout(), daemon)
 				})(cmd, args)
 			}
-			if r.Output != "table" {
-				return commandline.Misused(cmd, errors.New("-o needs --live"))
+			if r.Output == "json" || r.Output == "yaml" {
+				return commandline.Misused(cmd, fmt.Errorf("-o %s needs --live", r.Output))
 			}
 			cfg, err := config.Load(options)
 			if err != nil {
@@ -204,7 +204,7 @@ lacks what a handler needs, such as its binary; the drop-in still has all handle
 func importFiles(paths []string, o config.Options, form string, stdout, stderr io.Writer) error {
 	for i, path := range paths {
 		if _, err := os.Stat(path); err != nil {
-			return commandline.Wrong(err)
+			return commandline.Wrong(fmt.Errorf("%w; give files or directories of CRI-O or containerd", err))
 		}
 		absolute, err := filepath.Abs(path)
 		if err != nil {

@@ -120,9 +120,10 @@ func handlerTable(handlers []*adminv1.Handler, wide bool) *output.Table {
 // Command returns the command "berth handler".
 func Command() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "handler",
-		Short: "Show, change and operate a handler",
-		Args:  cobra.NoArgs,
+		Use:     "handler",
+		Short:   "Show, change and operate a handler",
+		Example: "  berth handler show gvisor\n  berth handler cordon gvisor",
+		Args:    cobra.NoArgs,
 	}
 	c.AddCommand(showCommand(), probeCommand(), overheadCommand(),
 		addCommand(), editCommand(), removeCommand(), drainCommand())

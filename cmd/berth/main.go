@@ -43,6 +43,7 @@ func newRoot() *cobra.Command {
 			"Exit status: 0 on success, 2 if the configuration or the command line is wrong, 3 if\n" +
 			"the command succeeded and found something that needs attention, 1 for any other\n" +
 			"failure.",
+		Example: "  berth status\n  berth handlers\n  berth doctor",
 		// main prints errors once, without usage text.
 		SilenceErrors: true,
 		SilenceUsage:  true,

@@ -53,6 +53,10 @@ func TestWrongCommandLines(t *testing.T) {
 		"serve --set engine":   `berth: --set "engine": write it as key=value`,
 		"check my.toml":        `berth: unknown argument "my.toml"; use a flag for the configuration file: berth check -c my.toml; see "berth check --help"`,
 		"config shw":           `berth: unknown command "shw" for "berth config" (did you mean "show"?); see "berth config --help"`,
+		"handler ls":           `berth: unknown command "ls" for "berth handler" (did you mean "berth handlers"?); see "berth handler --help"`,
+		"pod list":             `berth: unknown command "list" for "berth pod" (did you mean "berth pods"?); see "berth pod --help"`,
+		"config list":          `berth: unknown command "list" for "berth config"; see "berth config --help"`,
+		"config show -o json":  `berth: -o json needs --live; see "berth config show --help"`,
 		"config default more":  `berth: "berth config default" takes no arguments, got "more"; see "berth config default --help"`,
 	} {
 		t.Run(line, func(t *testing.T) {
@@ -61,6 +65,27 @@ func TestWrongCommandLines(t *testing.T) {
 				t.Errorf("exit status %d\n%s\n%s", code, stdout, stderr)
 			}
 		})
+	}
+}
+
+// A path that does not exist, or a registry that does not answer, is reported as one line. For a path
+// it ends with what to do.
+func TestWrongPaths(t *testing.T) {
+	const missing, listed = "open /nonexist: no such file or directory; ", "\"berth checkpoint list\" lists the checkpoints"
+	t.Setenv("BERTH_ADMIN_SOCKET", serveAdmin(t, &daemonOf{}))
+	for line, want := range map[string]string{
+		"pod restore /nonexist --name a":            "/nonexist has no checkpoint of a pod that can be read: " + missing + listed,
+		"checkpoint ls /nonexist":                   missing + "give a directory that has checkpoints",
+		"checkpoint inspect /nonexist":              "/nonexist has no checkpoint of a pod that can be read: " + missing + listed,
+		"checkpoint rm /nonexist":                   "remove /nonexist: " + missing + listed,
+		"image import /nonexist":                    missing + "give the path of an archive, or - for standard input",
+		"config import /nonexist":                   "stat /nonexist: no such file or directory; give files or directories of CRI-O or containerd",
+		"serve -c /nonexist":                        "/nonexist: the file does not exist; correct the configuration, then run \"berth check\"",
+		"checkpoint pull localhost:1/x:y /nonexist": "pull localhost:1/x:y: ",
+	} {
+		if code, stdout, stderr := ran(t, strings.Fields(line)...); code == 0 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "berth: "+want) || strings.Contains(stderr, "invalid argument") {
+			t.Errorf("%s: exit status %d\n%s\n%s", line, code, stdout, stderr)
+		}
 	}
 }
 

@@ -71,7 +71,7 @@ func serve(c *cobra.Command, f serveFlags) error {
 	options.DropInDir = dropIns
 	cfg, err := config.Start(options)
 	if err != nil {
-		return commandline.Wrong(fmt.Errorf("the configuration is not valid:\n%w", err))
+		return commandline.Wrong(fmt.Errorf("%w; correct the configuration, then run \"berth check\"", err))
 	}
 	if err := setLog(cfg.Log); err != nil {
 		return commandline.Wrong(err)

@@ -16,7 +16,7 @@ func Examples(t *testing.T, newRoot func() *cobra.Command) {
 	for all := []*cobra.Command{newRoot()}; len(all) > 0; all = all[1:] {
 		c := all[0]
 		all = append(all, c.Commands()...)
-		if c.HasSubCommands() || c.Hidden {
+		if c.Hidden {
 			continue
 		}
 		typed := 0

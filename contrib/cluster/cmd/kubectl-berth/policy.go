@@ -65,7 +65,7 @@ policies in force. Generate the policies again when classes or handlers change.`
 	flags.StringVar(&p.rules, "rules", "", "`FILE` of rules that give a class to pods without one")
 	flags.StringVar(&p.workloads, "workloads", string(policy.WarnWorkloads), `"warn" about workloads whose pods would be refused, "deny" or "ignore" them`)
 	flags.Var(&p.exempt, "exempt", "another `NAMESPACE` whose pods are not checked; may be repeated; an empty value removes all earlier and default ones")
-	flags.BoolVar(&p.state, "with-state", false, "with --handlers: refuse pods of handlers that accept none in that file, and do not choose these handlers")
+	flags.BoolVar(&p.state, "with-state", false, "with --handlers: refuse pods of handlers that accept none according to that file, and do not choose these handlers")
 	output.Flag(c, &p.output, "yaml", "json")
 	completes(c, "workloads", cobra.FixedCompletions([]string{string(policy.WarnWorkloads), string(policy.DenyWorkloads), string(policy.IgnoreWorkloads)}, cobra.ShellCompDirectiveNoFileComp))
 	completes(c, "exempt", p.completeNames(namespaceNames))

@@ -69,7 +69,7 @@ func (c Counting) of(p *corev1.Pod) corev1.ResourceList {
 	return helpers.PodRequests(p, helpers.PodResourcesOptions{UseStatusResources: status, InPlacePodLevelResourcesVerticalScalingEnabled: status})
 }
 
-// uncounted counts pods without a request for the resource.
+// uncounted counts pods without the resource in their overhead.
 type uncounted struct {
 	// older counts, by handler, pods with a class that lacks the resource or got it later.
 	older map[string]int64

@@ -136,8 +136,8 @@ func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking [
 }
 
 // closedTo reports whether a node has the handler of a class but takes no pods of it. If the node
-// does not report the handler, pods of the class must be counted: otherwise the scheduler treats
-// the node as one without the handler.
+// does not report the handler, pods of the class must be counted: otherwise they are scheduled
+// there, as to one without the handler.
 func closedTo(n *corev1.Node, c *nodev1.RuntimeClass) bool {
 	return closed(n, c.Handler) && (runtimeclass.Counted(c) || has(n, c.Handler))
 }

@@ -16,8 +16,8 @@ import (
 )
 
 // tools are the engine's own programs, copied below the root directory under their content hash:
-// live pods keep the programs that restart a supervisor when a package upgrade replaces the
-// installed ones. The collector removes unused copies.
+// when a package upgrade replaces the installed ones, live pods keep those that restart their
+// supervisor. The collector removes unused copies.
 type tools struct {
 	dir string
 	// NoExec is set if programs in dir cannot be executed. Then the installed programs run.

@@ -230,7 +230,7 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 	}
 	options, err := typeurl.MarshalAnyToProto(&runcapi.CheckpointOptions{
 		WorkPath: dir.Path,
-		// The container runs on: allow sockets and locks that it shares with other processes.
+		// The container continues: allow sockets and locks shared with other processes.
 		OpenTcp: bool(tcp), ExternalUnixSockets: true, FileLocks: true, Terminal: c.Config().GetTty(),
 	})
 	if err != nil {

@@ -38,7 +38,7 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	}
 	hostSysfs(s.Mounts, sp.Config, sp.Runtime, n)
 	if !sp.Runtime.Kernel().HostProcesses {
-		// The sysctls of mounted namespaces are already set, and runtimes refuse some of them.
+		// Otherwise the pod's namespaces have them already, and runtimes refuse some.
 		s.Linux.Sysctl = Sysctls(sp.Config, n)
 	}
 	//nolint:staticcheck // The deprecated field is all that old clients send.

@@ -22,7 +22,7 @@ type Fetcher struct {
 	remotes.Fetcher
 	// layers are the digests of content that is not read into memory.
 	layers map[digest.Digest]bool
-	// slot, connections and memory are the fields of parts.
+	// slot, connections and memory limit the parts fetched at a time.
 	slot, connections, memory *semaphore.Weighted
 	// external is the client for layers that are not on the registry.
 	external *http.Client

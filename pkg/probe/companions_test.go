@@ -81,7 +81,7 @@ func TestWrapperWithoutCompanions(t *testing.T) {
 	}
 }
 
-// A release without companions does not know the flag, and needs no other files.
+// A release without companions rejects sidecarFlag, and needs no other files.
 func TestReleaseWithoutCompanions(t *testing.T) {
 	path := script(t, t.TempDir(), "runsc", "case $1 in --version) echo runsc version release-20250512.0;; *) exit 128;; esac\n")
 	rt, err := New(nil).Probe(t.Context(), oci(path))

@@ -38,7 +38,7 @@ func TestPinsWhereADaemonMayNotSay(t *testing.T) {
 	}
 }
 
-// A pod that a daemon lists without a handler gets the first handler that uses this daemon,
+// A pod listed without a handler gets that of the daemon's default, else the first by name,
 // even if all handlers have the same names in berth and in the daemon.
 func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 	for _, handlers := range [][]lastknown.Handler{{{Name: "legacy", Remote: "crun"}}, {{Name: "crun", Remote: "crun"}}, {{Name: "crio", Remote: ""}}} {

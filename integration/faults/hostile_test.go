@@ -35,7 +35,7 @@ const maxGrowth = 64 << 20
 // a daemon without limits would exhaust the machine.
 const endless = 512 << 20
 
-// attack is an image that a pod's author can have a node pull.
+// attack is an image that a pod's author can make a node pull.
 type attack struct {
 	// image prepares the registry and returns the image to pull.
 	image func(*testing.T, *hostile) string
@@ -320,7 +320,7 @@ const atOnce = 5
 // daemon must not add up. Hostile layers are left out, because child processes unpack them.
 func TestManyHostileImages(t *testing.T) {
 	t.Parallel()
-	// The other kinds are refused before their content is read.
+	// The other kinds resemble these or are refused early.
 	kinds := attacks()
 	for _, name := range []string{"endless token", "one million variables", "layer is a config", "long environment"} {
 		t.Run(name, func(t *testing.T) {
@@ -428,7 +428,7 @@ func TestNeighbourOfHostileImages(t *testing.T) {
 }
 
 // growthOf resets the peak memory of a process. The returned function fails the test if the peak
-// since then is more than limit bytes above the current memory.
+// since then is more than limit bytes above the memory at the reset.
 func growthOf(t *testing.T, pid int) func(limit int64) {
 	t.Helper()
 	before := memory(t, pid, "VmRSS")

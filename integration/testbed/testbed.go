@@ -42,7 +42,7 @@ type T interface {
 }
 
 // Run calls body with a T, then runs its cleanups, the last first, and returns all failures. Log
-// lines go to out. The T's Context is ctx; body should return when it is done.
+// lines go to out. T's Context is ctx; body should return when ctx is done.
 func Run(ctx context.Context, name string, out io.Writer, body func(T)) error {
 	run := &programRun{ctx: ctx, name: name, out: out}
 	run.goexit(func() { body(run) })

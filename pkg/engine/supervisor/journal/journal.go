@@ -71,7 +71,7 @@ type Task struct {
 	Member bool `json:"member,omitempty"`
 	// IgnoredOOM counts the out-of-memory kills in the sandbox's cgroup that did not kill a process
 	// of this task.
-	IgnoredOOM uint64 `json:"excusedOOM,omitempty"`
+	IgnoredOOM uint64 `json:"ignoredOOM,omitempty"`
 	// Paused is set while the task is possibly paused.
 	Paused bool `json:"paused,omitempty"`
 	// Writer is the runtime process that writes a checkpoint of the task; it leads its process

@@ -18,7 +18,7 @@ const (
 )
 
 // elsewhere is the counterpart of a key of CRI-O or containerd: berth's equivalent key, or the
-// reason why there is none.
+// reason for its absence.
 type elsewhere struct{ key, text string }
 
 const (
@@ -113,11 +113,18 @@ func unknownKey(kind string, name string, known []string) (message, suggestion s
 	if len(longer) == 1 {
 		return "unknown key", longer[0]
 	}
-	if where, full := homeOf(kind, name); where != "" {
+	where, full := homeOf(kind, name)
+	switch {
+	case where == "":
+		return "unknown key; " + expected(known), ""
+	case len(known) > maxListed:
 		return "unknown key here; it belongs " + where, full
 	}
-	return "unknown key; " + expected(known), ""
+	return "unknown key; " + expected(known) + "; " + name + " belongs " + where, full
 }
+
+// maxListed is the number of keys beyond which a list of them would hide the place of a key.
+const maxListed = 6
 
 func expected(known []string) string {
 	sorted := slices.Sorted(slices.Values(known))
@@ -127,10 +134,13 @@ func expected(known []string) string {
 // homeOf finds a key of exactly that name in another section: the place in words, and the full key
 // to suggest, or "".
 func homeOf(kind string, name string) (where, full string) {
-	if _, ok := tomlfile.FieldsOf(reflect.TypeFor[handler.OCIOptions]()).Index[name]; ok && kind == sectionHandler {
-		return "into [runtimes.<handler>.options]", "options." + name
-	}
 	inHandler := kind == sectionOCI || kind == sectionRunc
+	if _, ok := tomlfile.FieldsOf(reflect.TypeFor[handler.OCIOptions]()).Index[name]; ok && !inHandler {
+		if kind == sectionHandler {
+			full = "options." + name
+		}
+		return "into [runtimes.<handler>.options]", full
+	}
 	if _, ok := tomlfile.FieldsOf(reflect.TypeFor[runtimeTable]()).Index[name]; ok {
 		if inHandler {
 			return "into the handler's own table, not into options", ""

@@ -84,7 +84,11 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	key := tomlfile.Under("runtimes", name)
 	values, ok := v.(map[string]any)
 	if !ok {
-		d.Report(key, "must be a handler's table, such as [runtimes.runc], not "+tomlfile.TypeName(v), "")
+		message := "must be a handler's table, such as [runtimes.runc], not " + tomlfile.TypeName(v)
+		if where, _ := homeOf("runtimes", name); where != "" {
+			message += "; " + name + " belongs " + where
+		}
+		d.Report(key, message, "")
 		return nil
 	}
 	if err := handler.ValidName(name); err != nil {

@@ -24,7 +24,7 @@ var crioKeys = map[string]meaning{
 	"platform_runtime_paths": {why: "berth runs images of the node's platform only",
 		do: "make a handler for each of these runtimes, and choose by RuntimeClass"},
 	"runtime_pull_image": {why: "berth pulls images on the node and hands the runtime a root file system",
-		do: "pods that need their image pulled inside of the guest must stay on CRI-O"},
+		do: "pods that need their image pulled inside the virtual machine must stay on CRI-O"},
 	"container_min_memory": {why: "the runtime determines the least memory"},
 	"no_sync_log":          {why: "berth does not flush logs to the disk at each rotation"},
 	"stream_websockets":    {why: "berth streams by WebSocket and SPDY, as the client asks"},

@@ -237,7 +237,7 @@ func (h *translating) keys(meanings map[string]meaning, whose string) {
 	}
 }
 
-// meaning is the translation of a foreign key: the equivalent key, or the reason why there is none,
+// meaning is the translation of a foreign key: the equivalent key, or the reason for its absence,
 // and the action. The empty meaning marks a key that is translated in code.
 type meaning struct {
 	to      string

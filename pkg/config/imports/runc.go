@@ -33,12 +33,12 @@ var onlyShim = []string{"IoUid", "IoGid", "TaskApiAddress", "TaskApiVersion"}
 // requires it.
 func (h *translating) runc() {
 	options := h.from.options()
-	insists := !unset(h.from.values["runtime_path"]) ||
+	needsShim := !unset(h.from.values["runtime_path"]) ||
 		slices.ContainsFunc(onlyShim, func(key string) bool { return !unset(options[key]) })
 	if kind := h.from.text("runtime_type"); kind != "io.containerd.runc.v2" {
 		h.note("runtime_type", "is read as io.containerd.runc.v2", "")
 	}
-	if insists {
+	if needsShim {
 		h.runcByShim(options)
 		return
 	}

@@ -23,7 +23,7 @@ const (
 	pausePrefix     = "berth-pause-"
 	pauseRootPrefix = "pause-"
 	// newPrefix is for unfinished copies, oldPrefix for entries that are being removed.
-	newPrefix = keep.HalfPrefix
+	newPrefix = keep.PartialPrefix
 	oldPrefix = ".old-"
 )
 

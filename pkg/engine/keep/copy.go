@@ -25,11 +25,11 @@ func (s *Store) create(b Binary, from probe.Identity) ([]Stamp, error) {
 		return nil, err
 	}
 	// Temporary directories lie beside the copies, where the collector removes leftovers.
-	half, err := os.MkdirTemp(s.dir, HalfPrefix+"*")
+	partial, err := os.MkdirTemp(s.dir, PartialPrefix+"*")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(half)
+	defer os.RemoveAll(partial)
 	to := s.files(b)
 	aside := make([]probe.File, len(to))
 	for i, f := range to {
@@ -37,7 +37,7 @@ func (s *Store) create(b Binary, from probe.Identity) ([]Stamp, error) {
 		if i > 0 {
 			source = from.Companions[i-1].Identity.Path
 		}
-		aside[i] = probe.File{Name: f.Name, Path: filepath.Join(half, strconv.Itoa(i))}
+		aside[i] = probe.File{Name: f.Name, Path: filepath.Join(partial, strconv.Itoa(i))}
 		if err := copyFile(aside[i].Path, source); err != nil {
 			return nil, err
 		}

@@ -29,10 +29,10 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Prefix begins the names of directories of copies, HalfPrefix those of unfinished copies.
+// Prefix begins the names of directories of copies, PartialPrefix those of unfinished copies.
 const (
-	Prefix     = "runtime-"
-	HalfPrefix = ".new-"
+	Prefix        = "runtime-"
+	PartialPrefix = ".new-"
 )
 
 // ErrChanged reports that the installed binary is no longer the one that was requested. The

@@ -87,7 +87,7 @@ func TestCopy(t *testing.T) {
 		t.Errorf("krun is kept as %s, crun as %s", other.Kept, two.Kept)
 	}
 	b.holds(t, other, "two")
-	halves, err := filepath.Glob(filepath.Join(b.dir, HalfPrefix+"*"))
+	halves, err := filepath.Glob(filepath.Join(b.dir, PartialPrefix+"*"))
 	if err != nil || len(halves) > 0 {
 		t.Errorf("left over: %q (%v)", halves, err)
 	}

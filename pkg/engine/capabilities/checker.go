@@ -140,7 +140,7 @@ func (a *Checker) canDump(d *handler.Definition) error {
 	if _, err := exec.LookPath("criu"); err != nil {
 		return fmt.Errorf("criu not found (%w); install the package criu", err)
 	}
-	return a.images.TellsWritten(a.settings.Current(d).Snapshotter)
+	return a.images.CheckWritten(a.settings.Current(d).Snapshotter)
 }
 
 // ProbeWait is how long Status and refusals wait for runtimes that do not respond, and Status and

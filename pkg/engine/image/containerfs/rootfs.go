@@ -166,14 +166,14 @@ func (m *Roots) MakeVolumes(containerID, snapshotter string) (string, error) {
 	return dir, nil
 }
 
-// TellsWritten returns an error if WrittenOf does not work with a snapshotter (empty: the default).
-func (m *Roots) TellsWritten(snapshotter string) error {
+// CheckWritten returns an error if WrittenOf does not work with a snapshotter (empty: the default).
+func (m *Roots) CheckWritten(snapshotter string) error {
 	return m.layered(snapshotter, "cannot list what a container wrote")
 }
 
 // WrittenOf returns the directory of what a container wrote, as overlayfs keeps it, and the
 // read-only mounts of the image's layers below. It writes nothing: the root filesystem may be in
-// use. It returns errdefs.ErrFailedPrecondition if TellsWritten fails, and ErrNotFound without a
+// use. It returns errdefs.ErrFailedPrecondition if CheckWritten fails, and ErrNotFound without a
 // root filesystem.
 func (m *Roots) WrittenOf(u Use) (upper string, layers []mount.Mount, err error) {
 	upper, below, err := m.written(u)
@@ -200,7 +200,7 @@ func (m *Roots) written(u Use) (upper string, below disk.Stack, err error) {
 	if err != nil {
 		return "", disk.Stack{}, err
 	}
-	if err := m.TellsWritten(l.Name); err != nil {
+	if err := m.CheckWritten(l.Name); err != nil {
 		return "", disk.Stack{}, err
 	}
 	upper = filepath.Join(m.files.RootfsPath(l.Name, u.Owner), "fs")

@@ -55,13 +55,13 @@ func (s *Puller) verify(ctx context.Context, name string, target imagespec.Descr
 	if err := trusted.Verifiers(s.cfg.Verifiers.BinDir); err != nil {
 		return err
 	}
-	judgement, err := s.verifier.VerifyImage(ctx, name, target)
+	result, err := s.verifier.VerifyImage(ctx, name, target)
 	if err != nil {
 		return &verifyError{err}
 	}
-	if !judgement.OK {
-		return &verifyError{errors.New(judgement.Reason)}
+	if !result.OK {
+		return &verifyError{errors.New(result.Reason)}
 	}
-	log.G(ctx).WithFields(log.Fields{"name": name, "digest": target.Digest, "reason": judgement.Reason}).Debug("Image verified")
+	log.G(ctx).WithFields(log.Fields{"name": name, "digest": target.Digest, "reason": result.Reason}).Debug("Image verified")
 	return nil
 }

@@ -221,7 +221,7 @@ func (b *starts) FinishStart(c *pod.Container) {
 		b.settle(c, state, pid)
 	}
 	c.Op.Unlock()
-	b.tellPlugins(c)
+	b.notifyPlugins(c)
 }
 
 // NoticeStart detects a start that a foreign shim may have under way for an earlier daemon. The
@@ -251,7 +251,7 @@ func (b *starts) NoticeStart(c *pod.Container) {
 		}
 		c.Op.Unlock()
 		if mine {
-			b.tellPlugins(c)
+			b.notifyPlugins(c)
 		}
 		return
 	}
@@ -283,8 +283,8 @@ func (b *starts) settle(c *pod.Container, state task.State, pid int) {
 	}
 }
 
-// tellPlugins notifies plugins as StartContainer would have.
-func (b *starts) tellPlugins(c *pod.Container) {
+// notifyPlugins notifies plugins as StartContainer would have.
+func (b *starts) notifyPlugins(c *pod.Container) {
 	switch c.Status().Phase {
 	case pod.PhaseRunning:
 		b.Hooks.Plugins.PostStartContainer(b.Pods.Background, b.Hooks.Container(c))

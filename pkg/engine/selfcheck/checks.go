@@ -88,8 +88,8 @@ func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *
 		return err
 	}
 	err = b.tryExec(ctx, client, s)
-	if err != nil && s.Machine { // a guest's own container does not have the program, which proves nothing
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Info("Self-check pod could not run a second program; its first container may be the guest's own")
+	if err != nil && s.Machine { // a virtual machine's own container does not have the program, which proves nothing
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Info("Self-check pod could not run a second program; its first container may be the virtual machine's own")
 		return nil
 	}
 	t.proof.Note(capability.Exec, err)

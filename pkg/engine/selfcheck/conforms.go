@@ -89,7 +89,7 @@ func (b *Pods) inspect(ctx context.Context, client *shim.Client, s *pod.Sandbox)
 	got, err := b.exec(ctx, client, s, "/"+binaries.LookName)
 	switch {
 	case err != nil && s.Machine:
-		return nil, fmt.Errorf("%w (its first container may be the guest's own)", err)
+		return nil, fmt.Errorf("%w (its first container may be the virtual machine's own)", err)
 	case err != nil:
 		return nil, err
 	case got.GetExitCode() != 0:

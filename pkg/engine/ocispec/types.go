@@ -65,8 +65,8 @@ type Sandbox struct {
 	ID         string
 	Config     *runtimeapi.PodSandboxConfig
 	Definition *handler.Definition
-	// ShowsResolver mounts the pod's resolv.conf in the sandbox process too. VM shims configure the
-	// guest's resolver with it.
+	// ShowsResolver mounts the pod's resolv.conf in the sandbox process too. VM shims configure
+	// the machine's resolver with it.
 	ShowsResolver bool
 	// NetNS, IPCNS and UTSNS are paths of mounted namespaces; empty if the pod uses the host's, or
 	// if the process PID holds them.

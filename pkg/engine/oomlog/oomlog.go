@@ -32,7 +32,7 @@ type Log struct {
 	victims []string
 }
 
-// readRecord reads one record, and fails with unix.EAGAIN if there is none yet.
+// readRecord reads one record, and fails with unix.EAGAIN if it does not exist yet.
 type readRecord func(into []byte) (int, error)
 
 // maxVictims limits the remembered kills; Kills is called within milliseconds of a kill.

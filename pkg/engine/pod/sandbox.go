@@ -33,7 +33,7 @@ type Sandbox struct {
 	Creating atomic.Pointer[PendingCall]
 	// EndAsked is the time of the first request to its shim to stop the tasks in it.
 	EndAsked atomic.Pointer[time.Time]
-	// Writing aborts the checkpoint that is being written; nil if there is none.
+	// Writing aborts the checkpoint that is being written, else nil.
 	Writing atomic.Pointer[func()]
 	// Ending counts the calls that stop or remove it, which abort a checkpoint.
 	Ending atomic.Int32

@@ -373,7 +373,7 @@ func (k *ownKernel) awaitExec(ctx context.Context, e *execLaunch, failed error) 
 }
 
 // childWith returns the child of this process that has the argument, and its pidfd; pid is 0 if
-// there is none.
+// it does not exist.
 func childWith(argument string) (pid, pidfd int) {
 	for _, pid := range procfs.Children(os.Getpid()) {
 		pidfd, err := unix.PidfdOpen(pid, 0)

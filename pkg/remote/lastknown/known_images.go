@@ -73,7 +73,7 @@ func (s *Images) Removed(name string) bool {
 	return gone
 }
 
-// Last returns the last known list, false if there is none.
+// Last returns the last known list, false without one.
 func (s *Images) Last() (wire.Frame, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -174,7 +174,7 @@ func (c *clientContent) user(ctx context.Context, d digest.Digest) (string, erro
 	return "", nil
 }
 
-// image names an image that contains one of the blobs; empty if there is none.
+// image returns the name of an image that contains one of the blobs, or the empty string.
 func (c *clientContent) image(ctx context.Context, blobs []digest.Digest) (string, error) {
 	records, err := c.of.store.Files.Images.List(ctx)
 	if err != nil {

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -186,31 +190,118 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
+// others are strings of that form that berth does not set as a label or annotation, with the reason.
+var others = map[string]string{
+	"dev.cosignproject.cosign/signature": "cosign's annotation, only read",
+	"github.com/*":                       "import paths",
+	"io.kubernetes.cri.pod-annotations":  "a capability of CNI plugins",
+	"io.kubernetes.cri.rdt-class":        "in a file of CRI-O",
+	"kubernetes.io/egress-bandwidth":     "only read; docs/network.md describes it",
+	"kubernetes.io/ingress-bandwidth":    "only read; docs/network.md describes it",
+	"node.k8s.io/*":                      "an API group",
+	"node.kubernetes.io/":                "taints, only read",
+	"types.containerd.io/*":              "a type URL",
+}
+
+// label matches what can be a label or an annotation.
+var label = regexp.MustCompile(`^(([a-z0-9-]+\.)+[a-z]+/[\w./-]*\*?|(io\.kubernetes\.cri|io\.cri-containerd|dev\.gvisor\.flag|org\.criu)\.[\w.-]+)$`)
+
 // TestLabelsAndAnnotations compares the table of docs/metrics.md with the names in the code.
 func TestLabelsAndAnnotations(t *testing.T) {
 	_, table, _ := strings.Cut(read(t, "docs/metrics.md"), "\n## Labels and annotations\n")
 	listed := map[string]bool{}
-	for _, m := range regexp.MustCompile("`((?:berth\\.dev|io\\.kubernetes\\.cri|dev\\.gvisor|org\\.criu)[^`]*)`").FindAllStringSubmatch(table, -1) {
-		listed[m[1]] = false
-	}
-	name := regexp.MustCompile(`"(berth\.dev/[\w.-]+|io\.kubernetes\.cri\.[\w.-]+|dev\.gvisor\.flag\.[\w.-]+|org\.criu\.[\w.-]+)"`)
-	for _, file := range programs(t) {
-		outside := !strings.Contains(file, "/ocispec/") // other packages only read containerd's names
-		for _, m := range name.FindAllStringSubmatch(read(t, file), -1) {
-			if outside && !strings.HasPrefix(m[1], "berth.dev/") {
-				continue
-			}
-			if _, there := listed[m[1]]; !there {
-				t.Errorf("docs/metrics.md does not list %s of %s", m[1], file)
-			}
-			listed[m[1]] = true
+	for _, m := range regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(table, -1) {
+		if label.MatchString(m[1]) {
+			listed[m[1]] = false
 		}
+	}
+	var files []*ast.File
+	constants, excepted := map[string]ast.Expr{}, map[string]bool{}
+	positions := token.NewFileSet()
+	for _, path := range programs(t) {
+		if strings.HasSuffix(path, ".pb.go") {
+			continue
+		}
+		file, err := parser.ParseFile(positions, filepath.Join(top, path), nil, parser.SkipObjectResolution)
+		testbed.Must(t, err)
+		files = append(files, file)
+		for n := range ast.Preorder(file) {
+			if spec, ok := n.(*ast.ValueSpec); ok && len(spec.Values) == len(spec.Names) {
+				for i, id := range spec.Names {
+					constants[file.Name.Name+"."+id.Name] = spec.Values[i]
+				}
+			}
+		}
+	}
+	for _, file := range files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			var text string
+			var whole bool
+			switch n := n.(type) {
+			case *ast.ImportSpec:
+				return false
+			case *ast.BasicLit, *ast.BinaryExpr: // a name alone is checked where it is declared
+				text, whole = constant(constants, file.Name.Name, n.(ast.Expr))
+			}
+			if !label.MatchString(text) {
+				return true
+			}
+			prefix := !whole || strings.HasSuffix(text, "/") || strings.HasSuffix(text, ".")
+			known := false
+			for name := range listed {
+				if begin, any := strings.CutSuffix(name, "*"); name == text || any && strings.HasPrefix(text, begin) {
+					known, listed[name] = true, true
+				} else if prefix && strings.HasPrefix(name, text) {
+					known, listed[name] = true, listed[name] || !strings.HasSuffix(text, "/")
+				}
+			}
+			for name := range others {
+				if begin, any := strings.CutSuffix(name, "*"); name == text || any && strings.HasPrefix(text, begin) {
+					known, excepted[name] = true, true
+				}
+			}
+			if !known {
+				t.Errorf("%s: docs/metrics.md does not list %s", positions.Position(n.Pos()), text)
+			}
+			return false
+		})
 	}
 	for name, used := range listed {
 		if !used {
 			t.Errorf("docs/metrics.md lists %s, which the code does not have", name)
 		}
 	}
+	for name := range others {
+		if !excepted[name] {
+			t.Errorf("the exception %s is not in the code", name)
+		}
+	}
+}
+
+// constant returns the text of an expression in a package as far as it is constant, and whether it
+// is as a whole. Constants have the names of their packages.
+func constant(of map[string]ast.Expr, in string, x ast.Expr) (text string, whole bool) {
+	switch x := x.(type) {
+	case *ast.BasicLit:
+		text, err := strconv.Unquote(x.Value)
+		return text, err == nil && x.Kind == token.STRING
+	case *ast.Ident:
+		if value := of[in+"."+x.Name]; value != nil {
+			return constant(of, in, value)
+		}
+	case *ast.SelectorExpr:
+		if id, ok := x.X.(*ast.Ident); ok && of[id.Name+"."+x.Sel.Name] != nil {
+			return constant(of, id.Name, of[id.Name+"."+x.Sel.Name])
+		}
+	case *ast.BinaryExpr:
+		left, whole := constant(of, in, x.X)
+		if !whole || x.Op != token.ADD {
+			return left, false
+		}
+		right, whole := constant(of, in, x.Y)
+		return left + right, whole
+	}
+	return "", false
 }
 
 // programs returns the Go files of the product without tests, relative to the top.

@@ -2,9 +2,13 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // Kinds of text.
@@ -45,6 +49,11 @@ var banned = []struct {
 	{comments | docs, word(`says?|said|tells?|told`), "report, return, state"},
 	{texts, word(`cannot be told|(does|do) not (say|tell)`), "cannot read, does not report"},
 	{everywhere &^ comments, word(`(is|are) no|(is|are) none( of)?`), "is not a, does not exist, must be one of"},
+	{everywhere &^ docs, word(`guests?`), "probe of the self-check pod, virtual machine"},
+	{everywhere, word(`lanes?|tapes?|forsaken|insist(s|ed)?|excused?|portions?`), "queue, slot, record, require, ignore, part"},
+	{everywhere, word(`what is none|says so|who has it|cannot be had`), "is not a, reports, cannot get"},
+	{comments, word(`there is none`), "else nil; does not exist"},
+	{texts, word(`tells? (who|whom|that|what|which)`), "reports"},
 	{texts, word(`(may|can) not be`), "cannot be"},
 	{texts | comments, word(`asked for`), "requested"},
 	{logs, word(`lacks?|lacking`), "preflight, missing"},
@@ -74,7 +83,7 @@ func wordsIn(text string, kind int) []string {
 var code = regexp.MustCompile("(?s)```.*?```|`[^`]*`")
 
 func TestWordsOfDocs(t *testing.T) {
-	for _, page := range pages(t) {
+	for _, page := range append(pages(t), "contrib/verifier/README.md") {
 		if page == "CHANGELOG.md" { // old entries are not rewritten
 			continue
 		}
@@ -87,5 +96,27 @@ func TestWordsOfDocs(t *testing.T) {
 			}
 			at += strings.Count(paragraph, "\n") + 2
 		}
+	}
+}
+
+// TestWordsOfFiles checks the comments of files that are installed.
+func TestWordsOfFiles(t *testing.T) {
+	comment, found := regexp.MustCompile(`(?m)(?:^[ \t]*# .*\n)+`), 0
+	for _, pattern := range []string{"configs/*.toml", "contrib/systemd/*", "contrib/prometheus/*"} {
+		paths, err := filepath.Glob(filepath.Join(top, pattern))
+		testbed.Must(t, err)
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			testbed.Must(t, err)
+			for _, m := range comment.FindAllString(string(text), -1) {
+				found++
+				for _, fault := range wordsIn(strings.ReplaceAll(m, "#", ""), comments) {
+					t.Errorf("%s: %s: %s", path, fault, m)
+				}
+			}
+		}
+	}
+	if found < 30 {
+		t.Errorf("found only %d comments", found)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// judgement is what "berth check -o json" prints.
-type judgement struct {
+// result is what "berth check -o json" prints.
+type result struct {
 	Handlers []struct {
 		Name    string `json:"name"`
 		Default bool   `json:"default"`
@@ -25,7 +25,7 @@ type judgement struct {
 
 // check runs "berth check" on the daemon's files, for JSON and for text. Both runs must exit with
 // status want and have the same verdict.
-func (n *node) check(t *testing.T, want int) (j judgement, stderr string) {
+func (n *node) check(t *testing.T, want int) (j result, stderr string) {
 	t.Helper()
 	files := []string{"check", "-c", n.ConfigFile, "--drop-in-dir", filepath.Join(n.Dir, "conf.d"), "--vendor-dir", filepath.Join(n.Dir, "vendor.d")}
 	out, _ := n.berth(t, want, append(files, "-o", "json")...)

@@ -88,8 +88,11 @@ plugin_request_timeout = "111s"
 		Root: "/engine-root", State: "/engine-state", Supervisor: dir + "/shim", Pause: dir + "/pause",
 		Version: "1.2.3", Revision: "abc", RuntimeName: "moor",
 		Settings: settings.Config{CgroupDriver: "cgroupfs", Snapshotter: "stargz", MaxLogLineSize: 101, DefaultSeccomp: dir + "/seccomp.json"},
-		// The last part of CacheDir is a digest of the root.
-		Network:     network.Config{ConfDir: "/cni-conf", BinDirs: []string{"/cni-bin"}, MaxConfNum: 102, CacheDir: "/cni-cache/berth/efa4d2acecbc"},
+		// The last parts of CacheDir and MasqueradeTable are a digest of the root.
+		Network: network.Config{
+			ConfDir: "/cni-conf", BinDirs: []string{"/cni-bin"}, MaxConfNum: 102, CacheDir: "/cni-cache/berth/efa4d2acecbc",
+			InProcess: true, MasqueradeTable: "berth_efa4d2acecbc",
+		},
 		CDISpecDirs: []string{"/cdi"},
 		Plugins: nri.Config{
 			SocketPath: "/nri.sock", PluginPath: "/nri-plugins", PluginConfigPath: "/nri-conf",

@@ -61,7 +61,7 @@ JSON and YAML output has the format that "kubectl berth --handlers" reads.`,
 	c.ValidArgsFunction = r.CompleteHandlers
 	r.Flags(c)
 	r.NoHeadersFlag(c)
-	c.Flags().BoolVar(&selfCheck, "self-check", false, "first run a self-check pod under the handler")
+	c.Flags().BoolVar(&selfCheck, "self-check", false, "first run self-check pods under the handler")
 	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 has no limit (default 30s; 0 with --self-check, see \"berth handler probe\")")
 	return c
 }

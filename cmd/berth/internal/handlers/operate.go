@@ -187,8 +187,8 @@ func probeCommand() *cobra.Command {
 		Use:   "probe NAME",
 		Short: "Probe a handler's runtime again and update the handler's state",
 		Long: `Probe a handler's runtime again, wait for the result, and update the handler's state.
-With --self-check, also run a self-check pod under the handler and wait for it. This
-pod is in no list of pods, and is removed completely. The exit status is 3 if the
+With --self-check, also run self-check pods under the handler and wait for them. They
+are in no list of pods, and are removed completely. The exit status is 3 if the
 handler cannot run pods, or if that is not known within --timeout.`,
 		Example: "  berth handler probe kata --self-check",
 		Args:    cobra.ExactArgs(1),
@@ -209,7 +209,7 @@ handler cannot run pods, or if that is not known within --timeout.`,
 		ValidArgsFunction: r.CompleteHandlers,
 	}
 	r.Flags(c)
-	c.Flags().BoolVar(&selfCheck, "self-check", false, "also run a self-check pod under the handler")
+	c.Flags().BoolVar(&selfCheck, "self-check", false, "also run self-check pods under the handler")
 	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 waits until the probe ends (10 s for the runtime, self_check_timeout for each self-check pod)")
 	return c
 }

@@ -27,7 +27,7 @@ dots) must be replaced by --handler; otherwise nothing is printed.`,
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(_ *cobra.Command, args []string) error { return p.migrate(args[0]) },
 	}
-	c.Flags().StringArrayVar(&p.rename, "handler", nil, "`OLD=NEW` name of a handler; OLD may be empty; may be repeated")
+	c.Flags().StringArrayVar(&p.rename, "handler", nil, "rename a handler: `OLD=NEW`; OLD may be empty; may be repeated")
 	return c
 }
 

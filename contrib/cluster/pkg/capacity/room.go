@@ -30,8 +30,8 @@ type Room map[corev1.ResourceName]int64
 // Classes maps the names of RuntimeClasses to their handlers.
 type Classes map[string]string
 
-// roomOf computes the room of a node with these pods. Handlers without a class have no room,
-// because no pod requests it. Pure.
+// roomOf computes the room of a node with these pods. Handlers without a class have room
+// only for what their pods request. Pure.
 func roomOf(n *corev1.Node, pods []*Pod, classes Classes) Room {
 	room, having, others := taken(pods, classes)
 	for _, handler := range slices.Compact(slices.Sorted(maps.Values(classes))) {

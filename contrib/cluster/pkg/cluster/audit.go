@@ -136,8 +136,8 @@ func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking [
 }
 
 // closedTo reports whether a node has the handler of a class but takes no pods of it. If the node
-// does not report the handler, pods of the class must be counted: otherwise they are scheduled
-// there, as to one without the handler.
+// does not report the handler, it is closed only to a Counted class: other pods are scheduled
+// there and never start.
 func closedTo(n *corev1.Node, c *nodev1.RuntimeClass) bool {
 	return closed(n, c.Handler) && (runtimeclass.Counted(c) || has(n, c.Handler))
 }
@@ -192,7 +192,7 @@ func (s *State) remedy(classes, nodes []string) string {
 	}
 	var all []string
 	if !labelled {
-		all = append(all, "label them as its nodeSelector requires, or change the nodeSelector")
+		all = append(all, "label them as the nodeSelector requires, or change the nodeSelector")
 	}
 	if len(taints) > 0 {
 		all = append(all, "let the class tolerate "+runtimeclass.Few(slices.Sorted(maps.Keys(taints))))

@@ -164,7 +164,7 @@ func TestAudit(t *testing.T) {
 			"warning node-not-selected handler kata [b]: its classes (kata) do not select these nodes that have it: b; let the class tolerate infra:NoSchedule",
 		}},
 		{"a taint and labels keep pods from a node", State{Nodes: []corev1.Node{tainted(aNode("b", nil, "kata"), "infra")}, Classes: []nodev1.RuntimeClass{kata}}, []string{
-			"error class-without-node RuntimeClass kata []: no node is selected by feature.node.kubernetes.io/handler.kata=ready: its pods stay pending; nodes that have the handler are not selected (b): label them as its nodeSelector requires, or change the nodeSelector; let the class tolerate infra:NoSchedule",
+			"error class-without-node RuntimeClass kata []: no node is selected by feature.node.kubernetes.io/handler.kata=ready: its pods stay pending; nodes that have the handler are not selected (b): label them as the nodeSelector requires, or change the nodeSelector; let the class tolerate infra:NoSchedule",
 		}},
 	} {
 		t.Run(c.what, func(t *testing.T) {

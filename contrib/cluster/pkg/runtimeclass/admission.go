@@ -32,7 +32,7 @@ func Admit(pod *corev1.Pod, classes []Class) Admission {
 		return Admission{Rejection: answer.Error(), Pod: pod, Class: a.Class}
 	}
 	if name := pod.Spec.RuntimeClassName; name != nil {
-		// Of several classes with one name, a cluster accepts the first.
+		// Of several classes with one name, the first is used.
 		if i := slices.IndexFunc(classes, func(c Class) bool { return c.Name == *name }); i >= 0 {
 			a.Class = classes[i].RuntimeClass
 		} else {

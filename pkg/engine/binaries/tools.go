@@ -16,11 +16,11 @@ import (
 )
 
 // tools are the engine's own programs, copied below the root directory under their content hash:
-// when a package upgrade replaces the installed ones, live pods keep those that restart their
-// supervisor. The collector removes unused copies.
+// when a package upgrade replaces the installed ones, a live pod's supervisor restarts from its
+// own copy. The collector removes unused copies.
 type tools struct {
 	dir string
-	// NoExec is set if programs in dir cannot be executed. Then the installed programs run.
+	// NoExec is set if programs in dir cannot be executed. Then Supervisor is the original.
 	NoExec         bool
 	Supervisor     string
 	SupervisorHash string

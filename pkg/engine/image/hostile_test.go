@@ -176,7 +176,7 @@ func TestWorkerOutlivesPanic(t *testing.T) {
 }
 
 // An image's annotations for snapshotters do not reach the snapshotters of this node. The
-// annotations could name a layer below that never arrives, or a layer of another image.
+// annotations could name a parent that never arrives, or a layer of another image.
 func TestImageNamesTheLayerBelow(t *testing.T) {
 	reg := newTestRegistry(t)
 	bottom := layer(t, file{name: "no/such/directory/file"})

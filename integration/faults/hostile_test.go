@@ -335,7 +335,7 @@ func TestManyHostileImages(t *testing.T) {
 	}
 }
 
-// attacked has a new daemon pull the images at once, and checks the growth of its memory.
+// attacked makes a new daemon pull the images at once, and checks its memory growth.
 func attacked(t *testing.T, a attack, images ...string) {
 	t.Helper()
 	b := newBed(t, testbed.Options{Config: "[registry]\npull_progress_timeout = \"2s\"\nmax_image_entries = " + strconv.Itoa(maxEntries) + "\n[log]\nlevel = \"info\"\n"})

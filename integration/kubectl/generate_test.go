@@ -58,7 +58,7 @@ func generate(t *testing.T, b *bed) {
 	r := apply("--measurements", measured, "--toleration", "sandboxes:NoSchedule")
 	has(t, r.stderr, "note: handler kata is not-ready; no class is generated\n",
 		"note: class gvisor selects nodes by feature.node.kubernetes.io/handler.gvisor.present=true, which no node has yet",
-		"note: pods of class gvisor are counted, and no node has their resource yet")
+		"note: pods of class gvisor request a resource that no node has yet")
 	if strings.Contains(r.stderr, "class runc selects") || strings.Contains(r.stderr, "pods of class runc") || b.class(t, "kata") != nil {
 		t.Errorf("there are notes on runc, or a class of kata: %s", r.stderr)
 	}

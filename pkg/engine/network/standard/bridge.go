@@ -146,7 +146,7 @@ func findBridge(name string) (*netlink.Bridge, error) {
 	}
 	bridge, is := l.(*netlink.Bridge)
 	if !is {
-		return nil, fmt.Errorf("interface %s exists and is not a bridge", name)
+		return nil, fmt.Errorf("interface %s is not a bridge; give the network another \"bridge\", or remove the interface", name)
 	}
 	return bridge, nil
 }
@@ -215,7 +215,7 @@ func (b *bridgeConf) ensureAddress(link netlink.Link, wanted *net.IPNet) error {
 			has = true
 		case family == netlink.FAMILY_V6 && !a.IPNet.Contains(wanted.IP) && !wanted.Contains(a.IP):
 		case !b.ForceAddress:
-			return fmt.Errorf("%s has the address %s, which differs from the gateway %s", name, a.IPNet, wanted)
+			return fmt.Errorf("%s has the address %s and not the gateway's %s; give the network another \"bridge\", or set \"forceAddress\"", name, a.IPNet, wanted)
 		default:
 			if err := netlink.AddrDel(link, &netlink.Addr{IPNet: a.IPNet}); err != nil {
 				return fmt.Errorf("remove the address %s of %s: %w", a.IPNet, name, err)

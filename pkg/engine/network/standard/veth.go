@@ -45,7 +45,8 @@ func (p pair) createIn(node ns.NetNS) error {
 		return fmt.Errorf("create the interface %s: %w", p.pod.Name, err)
 	}
 	p.host.Name, p.host.Mac, p.pod.Mac = host.Name, host.HardwareAddr.String(), pod.HardwareAddr.String()
-	if err := node.Do(func(ns.NetNS) error { return withLink(host.Name, p.onHost) }); err != nil {
+	onNode := func(ns.NetNS) error { return guarded(func() error { return withLink(host.Name, p.onHost) }) }
+	if err := node.Do(onNode); err != nil { // on another goroutine, so guarded by itself
 		return err
 	}
 	if err := withLink(p.pod.Name, p.inPod); err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
@@ -39,6 +40,8 @@ type Attachment struct {
 	Capabilities map[string]json.RawMessage `json:"capabilities,omitempty"`
 	// InProcess is set if package standard serves it, not plugins.
 	InProcess bool `json:"inProcess,omitempty"`
+	// Masqueraded are the addresses in this process's table, with the lengths of their subnets.
+	Masqueraded []netip.Prefix `json:"masqueraded,omitempty"`
 	// Result is CNI's result; nil while ADD has not completed.
 	Result json.RawMessage `json:"result,omitempty"`
 }

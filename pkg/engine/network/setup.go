@@ -3,7 +3,6 @@ package network
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -69,6 +68,13 @@ func (p *Plugins) add(ctx context.Context, pod Pod, plan []Attachment) (*Result,
 		if a.Result, err = json.Marshal(r); err != nil {
 			return nil, fmt.Errorf("result of network %q: %w", a.Network, err)
 		}
+		if a.InProcess {
+			masqueraded, err := p.masqueraded(pod, a)
+			if err != nil {
+				return nil, err
+			}
+			a.Masqueraded = standard.Prefixes(masqueraded)
+		}
 		if i == 0 {
 			first = r
 		}
@@ -101,23 +107,14 @@ func (p *Plugins) serving(a *Attachment) *libcni.CNIConfig {
 // it once, before the first Setup and Teardown, with all pods that still have their namespace.
 func (p *Plugins) Resume(connected map[string]*Result) error {
 	pods := map[string][]netip.Prefix{}
-	var errs []error
 	for id, r := range connected {
-		for i := range r.Attachments {
-			a := &r.Attachments[i]
-			if !a.InProcess {
-				continue
-			}
-			addresses, err := p.masqueraded(Pod{ID: id}, a)
-			if err != nil {
-				errs = append(errs, fmt.Errorf("sandbox %s: %w", id, err))
-			}
-			if len(addresses) > 0 {
-				pods[standard.Owner(id, a.Interface)] = standard.Prefixes(addresses)
+		for _, a := range r.Attachments {
+			if len(a.Masqueraded) > 0 {
+				pods[standard.Owner(id, a.Interface)] = a.Masqueraded
 			}
 		}
 	}
-	return errors.Join(append(errs, p.masquerade.Restore(pods))...)
+	return p.masquerade.Restore(pods)
 }
 
 // undo runs the DEL that follows a failed ADD, because IPAM may have assigned an address.

@@ -81,7 +81,8 @@ func (m *Masquerade) Remove(owner string) error {
 	return nil
 }
 
-// Restore replaces the table by one for these pods. Without pods it removes the table.
+// Restore makes the table that of these pods. Without pods it removes the table. A table that is
+// whole stays: the kernel needs some 10 ms to replace one.
 func (m *Masquerade) Restore(pods map[string][]netip.Prefix) error {
 	if len(pods) == 0 && !m.exists() {
 		return nil
@@ -89,6 +90,9 @@ func (m *Masquerade) Restore(pods map[string][]netip.Prefix) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	maps.Copy(m.pods, pods)
+	if len(m.pods) > 0 && m.isWhole() {
+		return nil
+	}
 	return m.orReplace(unix.ENOENT)
 }
 
@@ -114,7 +118,12 @@ func (m *Masquerade) isWhole() bool {
 	}
 	for _, subnet := range subnets {
 		elements, err := conn.GetSetElements(m.set(subnet))
-		if err != nil || len(elements) != len(m.in(subnet)) {
+		wanted := m.in(subnet)
+		for _, e := range elements {
+			a, _ := netip.AddrFromSlice(e.Key)
+			delete(wanted, a)
+		}
+		if err != nil || len(wanted) > 0 || len(elements) != len(m.in(subnet)) {
 			return false
 		}
 	}

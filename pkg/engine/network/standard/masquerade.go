@@ -21,9 +21,13 @@ import (
 type Masquerade struct {
 	name string
 
-	mu     sync.Mutex // held while the table changes
-	pods   map[string][]netip.Prefix
+	mu   sync.Mutex // held while the table changes
+	pods map[string][]netip.Prefix
+	// ruled are the subnets with a rule. A rule stays when its last pod goes: the kernel needs some
+	// 10 ms to replace the table.
+	ruled  []netip.Prefix
 	usable bool
+	conn   *nftables.Conn // nil after an error
 }
 
 // NewMasquerade returns the Masquerade with that table. No other daemon may use the name.
@@ -37,12 +41,13 @@ func (m *Masquerade) Usable() bool {
 	defer m.mu.Unlock()
 	if !m.usable {
 		tried := NewMasquerade(m.name + "_probe")
-		tried.pods[""] = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}
+		tried.ruled = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 		m.usable = tried.transact(func(c *nftables.Conn) error {
 			err := tried.build(c)
 			c.DelTable(tried.table())
 			return err
 		}) == nil
+		tried.close()
 	}
 	return m.usable
 }
@@ -51,10 +56,9 @@ func (m *Masquerade) Usable() bool {
 func (m *Masquerade) Add(owner string, addresses []netip.Prefix) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	known := m.subnets()
 	m.pods[owner] = addresses
 	err := error(unix.ENOENT)
-	if !slices.ContainsFunc(addresses, func(a netip.Prefix) bool { return !slices.Contains(known, a.Masked()) }) {
+	if !slices.ContainsFunc(addresses, func(a netip.Prefix) bool { return !slices.Contains(m.ruled, a.Masked()) }) {
 		err = m.change(addresses, (*nftables.Conn).SetAddElements)
 	}
 	return m.orReplace(err)
@@ -82,7 +86,7 @@ func (m *Masquerade) Remove(owner string) error {
 }
 
 // Restore makes the table that of these pods. Without pods it removes the table. A table that is
-// whole stays: the kernel needs some 10 ms to replace one.
+// whole stays.
 func (m *Masquerade) Restore(pods map[string][]netip.Prefix) error {
 	if len(pods) == 0 && !m.exists() {
 		return nil
@@ -90,6 +94,7 @@ func (m *Masquerade) Restore(pods map[string][]netip.Prefix) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	maps.Copy(m.pods, pods)
+	m.ruled = m.subnets()
 	if len(m.pods) > 0 && m.isWhole() {
 		return nil
 	}
@@ -111,12 +116,11 @@ func (m *Masquerade) isWhole() bool {
 	if err != nil {
 		return false
 	}
-	subnets := m.subnets()
 	rules, err := conn.GetRules(m.table(), m.chain())
-	if err != nil || len(rules) != len(subnets) {
+	if err != nil || len(rules) != len(m.ruled) {
 		return false
 	}
-	for _, subnet := range subnets {
+	for _, subnet := range m.ruled {
 		elements, err := conn.GetSetElements(m.set(subnet))
 		wanted := m.in(subnet)
 		for _, e := range elements {
@@ -187,16 +191,28 @@ func (m *Masquerade) subnets() []netip.Prefix {
 	return slices.SortedFunc(maps.Keys(seen), func(a, b netip.Prefix) int { return cmp.Compare(a.String(), b.String()) })
 }
 
-// transact sends the messages of f in one transaction.
-func (m *Masquerade) transact(f func(*nftables.Conn) error) error {
-	conn, err := nftables.New()
-	if err != nil {
-		return err
+// transact sends the messages of f in one transaction. It keeps the socket: to close it takes some 10
+// ms while the kernel frees what a transaction removed.
+func (m *Masquerade) transact(f func(*nftables.Conn) error) (err error) {
+	if m.conn == nil {
+		if m.conn, err = nftables.New(nftables.AsLasting()); err != nil {
+			return err
+		}
 	}
-	if err := f(conn); err != nil {
-		return err
+	if err = f(m.conn); err == nil {
+		err = m.conn.Flush()
 	}
-	return conn.Flush()
+	if err != nil { // answers may be unread
+		m.close()
+	}
+	return err
+}
+
+func (m *Masquerade) close() {
+	if m.conn != nil {
+		_ = m.conn.CloseLasting()
+		m.conn = nil
+	}
 }
 
 // change adds or removes elements of the sets.
@@ -217,6 +233,7 @@ func (m *Masquerade) orReplace(err error) error {
 		err = m.transact(func(conn *nftables.Conn) error {
 			conn.AddTable(m.table()) // to delete a missing table is an error
 			conn.DelTable(m.table())
+			m.ruled = m.subnets()
 			if len(m.pods) == 0 {
 				return nil
 			}
@@ -232,7 +249,7 @@ func (m *Masquerade) orReplace(err error) error {
 func (m *Masquerade) build(conn *nftables.Conn) error {
 	conn.AddTable(m.table())
 	conn.AddChain(m.chain())
-	for _, subnet := range m.subnets() {
+	for _, subnet := range m.ruled {
 		var pods []nftables.SetElement
 		for a := range m.in(subnet) {
 			pods = append(pods, nftables.SetElement{Key: a.AsSlice()})

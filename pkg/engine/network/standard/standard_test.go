@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+	"github.com/google/nftables"
 
 	"github.com/berth-cri/berth/internal/test"
 )
@@ -175,4 +176,22 @@ func TestRemoveKeepsTheAddressOfAnotherPod(t *testing.T) {
 	}
 	test.Must(t, m.Remove("new"))
 	test.Must(t, m.Remove("new")) // again is fine
+}
+
+// The next pod of a subnet must not wait for a new table.
+func TestRuleOutlivesTheLastPod(t *testing.T) {
+	m := NewMasquerade("berth_test_outlives")
+	t.Cleanup(func() { test.Check(t, m.Restore(nil)) })
+	address := []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}
+	test.Must(t, m.Add("first", address))
+	conn := test.Value(nftables.New())(t)
+	conn.AddChain(&nftables.Chain{Name: "mark", Table: m.table()}) // it goes with the table
+	test.Must(t, conn.Flush())
+	test.Must(t, m.Remove("first"))
+	test.Must(t, m.Add("second", address))
+	if !m.isWhole() {
+		t.Error("the table is not whole")
+	}
+	_ = test.Value(conn.ListChain(m.table(), "mark"))(t)
+	test.Must(t, m.Remove("second"))
 }

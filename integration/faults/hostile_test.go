@@ -271,23 +271,23 @@ func longEnvironment(t *testing.T, h *hostile) string {
 	})
 }
 
-const imagesOfOne = 10
+const imageCount = 10
 
-// manyImages tags imagesOfOne images, called name and a number from 0. It returns the
+// manyImages tags imageCount images, called name and a number from 0. It returns the
 // reference of the first.
 func manyImages(t *testing.T, h *hostile, name string, change func(int, *imagespec.Image)) string {
 	text, inside := emptyTar(t)
 	layer := h.putBytes(t, imagespec.MediaTypeImageLayerGzip, text)
 	ref := ""
-	for i := range imagesOfOne {
+	for i := range imageCount {
 		ref = h.image(t, name+strconv.Itoa(i), h.config(t, func(spec *imagespec.Image) { change(i, spec) }, inside), layer)
 	}
-	return strings.TrimSuffix(ref, strconv.Itoa(imagesOfOne-1)) + "0"
+	return strings.TrimSuffix(ref, strconv.Itoa(imageCount-1)) + "0"
 }
 
 // inspected pulls all images of manyImages, and reads the verbose status of the first.
 func inspected(t *testing.T, b *bed, image string) {
-	for i := range imagesOfOne {
+	for i := range imageCount {
 		ref := strings.TrimSuffix(image, "0") + strconv.Itoa(i)
 		testbed.Mustf(t, b.pull(t, ref), "pull %s", ref)
 	}

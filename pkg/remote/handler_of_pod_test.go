@@ -16,7 +16,7 @@ import (
 
 // A daemon may omit the handler of a pod in responses, as CRI-O does. The pod still belongs
 // to the handler that created it.
-func TestPinsWhereADaemonMayNotSay(t *testing.T) {
+func TestHandlerThatADaemonOmits(t *testing.T) {
 	n := naming{names: newNames(nil), known: &lastknown.Pods{}}
 	n.names.set([]lastknown.Handler{{Name: "crio", Remote: ""}, {Name: "crun", Remote: "crun"}, {Name: "kata", Remote: "kata-qemu"}})
 	for name, tc := range map[string]struct{ handler, theirs, want string }{
@@ -51,9 +51,9 @@ func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 	}
 }
 
-// TestPinIsWrittenAtOnce reads the state file right after a pod's creation: it must have the
+// TestHandlerIsStoredAtOnce reads the state file right after a pod's creation: it must have the
 // pod's handler, before the next list is written.
-func TestPinIsWrittenAtOnce(t *testing.T) {
+func TestHandlerIsStoredAtOnce(t *testing.T) {
 	b := test.Value(newBackend(backendOptions{
 		Endpoint: filepath.Join(t.TempDir(), "cri.sock"), Dir: t.TempDir(), Instance: "me", ListTimeout: time.Second, Changed: func() {},
 		Handlers: []lastknown.Handler{{Name: "legacy", Remote: "runc"}, {Name: "other", Remote: "runc"}},

@@ -127,7 +127,7 @@ func TestLayerAsConfiguration(t *testing.T) {
 	test.Refused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: domain + "/second:1"})), errdefs.IsInvalidArgument, "its descriptor says 100")
 }
 
-// The URLs of a layer are used only if its media type is one of a foreign layer.
+// Only a layer with a foreign media type is pulled from its URLs.
 func TestForeignLayer(t *testing.T) {
 	reg := newTestRegistry(t)
 	inner := layer(t, file{name: "f", body: "elsewhere"})

@@ -65,7 +65,7 @@ func TestHealthDoesNotWaitForADiskThatHangs(t *testing.T) {
 
 // A pod that comes right after the daemon's start waits for the first check: on a busy
 // node, reading the configuration may take seconds.
-func TestPodsWaitForTheFirstLook(t *testing.T) {
+func TestPodsWaitForTheFirstCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &health{
 			check: func(context.Context) error { time.Sleep(3 * time.Second); return nil },
@@ -115,7 +115,7 @@ func TestHealthAsksPlugins(t *testing.T) {
 		test.ErrorIs(t, h.status(), down, "the status after the plugins have failed")
 		synctest.Wait()
 		repaired.Store(true)
-		time.Sleep(8 * time.Second) // the failed plugins are asked again in this time
+		time.Sleep(8 * time.Second) // the running plugins answer in this time
 		_ = h.status()
 		time.Sleep(4 * time.Second)
 		if err := h.status(); err != nil {

@@ -59,7 +59,7 @@ func loadDefaultProfile() error {
 		return err
 	}
 	_, err := os.Stat("/etc/apparmor.d/abi/3.0")
-	own, _ := os.ReadFile("/proc/self/attr/current") // this file is missing if the kernel confines nothing
+	own, _ := os.ReadFile("/proc/self/attr/current") // if unreadable, the profile omits the daemon's name
 	c := exec.Command("apparmor_parser", "--replace", "--skip-cache")
 	c.Stdin = strings.NewReader(profileText(err == nil, string(own)))
 	if out, err := c.CombinedOutput(); err != nil {

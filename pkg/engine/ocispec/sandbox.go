@@ -38,7 +38,7 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	}
 	hostSysfs(s.Mounts, sp.Config, sp.Runtime, n)
 	if !sp.Runtime.Kernel().HostProcesses {
-		// Otherwise the pod's namespaces have them already, and runtimes refuse some.
+		// Otherwise the pod's namespaces have the sysctls, and runtimes refuse some.
 		s.Linux.Sysctl = Sysctls(sp.Config, n)
 	}
 	//nolint:staticcheck // The deprecated field is all that old clients send.

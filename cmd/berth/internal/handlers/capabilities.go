@@ -30,9 +30,9 @@ func CapabilitiesCommand() *cobra.Command {
 declared it, it was probed on this node, or a self-check pod exercised it. Without a
 name, the handlers are shown side by side; -o wide adds notes.
 
-With --self-check, a self-check pod first runs under the handler and tries exec,
+With --self-check, self-check pods first run under the handler and try exec,
 in-place-resize and user-namespaces, as far as the runtime allows.
-The exit status is 3 if the handler cannot run this pod, the pod does not finish within
+The exit status is 3 if the first of these pods fails, they do not finish within
 --timeout, or nothing is known of the handler.
 
 JSON and YAML output has the format that "kubectl berth --handlers" reads.`,

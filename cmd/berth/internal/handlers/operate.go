@@ -58,7 +58,7 @@ Existing pods are not affected. A cordon survives restarts of the daemon.`,
 	},
 	{
 		use: "promote NAME", short: "Complete a rollout: run all new pods on the candidate binary",
-		long: `Run all new pods of a handler on its candidate binary. This holds over restarts, until
+		long: `Run all new pods of a handler on its candidate binary. This survives restarts, until
 the candidate is changed in the configuration or replaced on disk. After a promotion,
 write the candidate's path as runtime_path and remove the candidate from the
 configuration. Existing pods keep their binary.`,
@@ -72,7 +72,7 @@ configuration. Existing pods keep their binary.`,
 		use: "abort NAME", short: "Abort a rollout: stop using the candidate binary",
 		long: `Abort the rollout of a handler's candidate binary: no new pods run on it, until the
 candidate is changed in the configuration or replaced on disk. This also reverts "berth
-handler promote", and holds over restarts. Existing pods keep their binary.`,
+handler promote", and survives restarts. Existing pods keep their binary.`,
 		example: `  berth handler abort runc --reason "pods start slowly"`,
 		reason:  "reason, in one line",
 		call: func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error) {

@@ -35,7 +35,7 @@ the resource feature.node.kubernetes.io/handler.NAME.pods; berth-controller sets
 each node's capacity of it. The class selects nodes with the label
 feature.node.kubernetes.io/handler.NAME.present=true.
 
-Nodes do not report capabilities and overhead. Without --handlers, a class that exists in
+Nodes report few capabilities and no overhead. Without --handlers, a class that exists in
 the cluster therefore keeps its annotations about the handler, and its overhead unless
 --measurements has a new value.`,
 		Example: "  kubectl berth generate --handlers handlers.json\n  kubectl berth generate kata --toleration sandboxes:NoSchedule | kubectl apply --server-side -f -\n" +

@@ -93,7 +93,7 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 		return []Finding{f}
 	case len(having)+len(silent) == 0 && len(closed) > 0:
 		f.Rule, f.Concerned = ruleHandlerClosed, closed
-		f.Message = fmt.Sprintf("the handler %q takes no pods on any node that has it (%s): its pods stay %s", c.Handler, runtimeclass.Few(closed), whereTheyStay(c))
+		f.Message = fmt.Sprintf("no selected node with the handler %q takes its pods (%s): they stay %s", c.Handler, runtimeclass.Few(closed), whereTheyStay(c))
 		f.Advice = fmt.Sprintf("see \"berth handler show %s\" there", c.Handler)
 		return []Finding{f}
 	case len(having)+len(silent) == 0:
@@ -135,9 +135,9 @@ func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking [
 	return all
 }
 
-// closedTo reports whether a node has the handler of a class but takes no pods of it. If the node
-// does not report the handler, it is closed only to a Counted class: other pods are scheduled
-// there and never start.
+// closedTo reports whether a node's labels show that it takes no pods of a class's handler. A node
+// that does not report the handler is closed only to Counted classes: pods of other classes are
+// scheduled there and never start.
 func closedTo(n *corev1.Node, c *nodev1.RuntimeClass) bool {
 	return closed(n, c.Handler) && (runtimeclass.Counted(c) || has(n, c.Handler))
 }

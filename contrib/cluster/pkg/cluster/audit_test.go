@@ -151,14 +151,14 @@ func TestAudit(t *testing.T) {
 			"warning nodes-without-handler RuntimeClass std [a]:",
 		}},
 		{"a handler accepts no pods on any node", State{Nodes: []corev1.Node{roomy(present("b", "runc"), "kata", "0")}, Classes: []nodev1.RuntimeClass{counting, runc}, Pods: []corev1.Pod{aPod("p", "kata", "")}}, []string{
-			`error handler-takes-no-pods RuntimeClass kata [b]: the handler "kata" takes no pods on any node that has it (b): its pods stay pending`,
+			`error handler-takes-no-pods RuntimeClass kata [b]: no selected node with the handler "kata" takes its pods (b): they stay pending`,
 		}},
 		{"a handler is cordoned on some nodes", State{Nodes: []corev1.Node{roomy(present("a", "kata"), "kata", "3"), cordonedHandler("b")}, Classes: []nodev1.RuntimeClass{counting}}, []string{
 			`warning handler-takes-no-pods RuntimeClass kata [b]: the handler "kata" takes no pods on b; see "berth handler show kata" there`,
 		}},
 		{"a handler is cordoned", State{Nodes: []corev1.Node{cordonedHandler("b")}, Classes: []nodev1.RuntimeClass{counting, *aClass("uncounted", "kata")}}, []string{
-			`error handler-takes-no-pods RuntimeClass kata [b]: the handler "kata" takes no pods on any node that has it (b): its pods stay pending`,
-			`error handler-takes-no-pods RuntimeClass uncounted [b]: the handler "kata" takes no pods on any node that has it (b): its pods stay in ContainerCreating`,
+			`error handler-takes-no-pods RuntimeClass kata [b]: no selected node with the handler "kata" takes its pods (b): they stay pending`,
+			`error handler-takes-no-pods RuntimeClass uncounted [b]: no selected node with the handler "kata" takes its pods (b): they stay in ContainerCreating`,
 		}},
 		{"a taint keeps pods from a node", State{Nodes: []corev1.Node{labelled("a", "kata"), tainted(labelled("b", "kata"), "infra")}, Classes: []nodev1.RuntimeClass{kata}}, []string{
 			"warning node-not-selected handler kata [b]: its classes (kata) do not select these nodes that have it: b; let the class tolerate infra:NoSchedule",

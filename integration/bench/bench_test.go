@@ -38,18 +38,14 @@ func TestEveryNumberOfBoth(t *testing.T) {
 	testbed.Same(t, len(r.Restored), len(restoreMetrics), "the number of metrics of restored pods is")
 }
 
-func TestValue(t *testing.T) {
+func TestMedian(t *testing.T) {
 	for _, c := range []struct {
-		values        []float64
-		median, least float64
+		values []float64
+		want   float64
 	}{
-		{nil, 0, 0},
-		{[]float64{7}, 7, 7},
-		{[]float64{9, 1, 5}, 5, 1},
-		{[]float64{4, 9, 1, 2}, 3, 1},
+		{nil, 0}, {[]float64{7}, 7}, {[]float64{9, 1, 5}, 5}, {[]float64{4, 9, 1, 2}, 3},
 	} {
-		testbed.Same(t, (metric{}).value(c.values), c.median, "median of %v is", c.values)
-		testbed.Same(t, (metric{least: true}).value(c.values), c.least, "least of %v is", c.values)
+		testbed.Same(t, median(c.values), c.want, "median of %v is", c.values)
 	}
 }
 
@@ -82,7 +78,6 @@ func TestReadingTheKernel(t *testing.T) {
 		"Pss":       {func() (float64, error) { return parseRollup(rollup, "Pss") }, 259},
 		"Anonymous": {func() (float64, error) { return parseRollup(rollup, "Anonymous") }, 1024},
 		"CPU":       {func() (float64, error) { return parseCPU(stat) }, 1.25},
-		"forks":     {func() (float64, error) { return parseForks("cpu 1 2\nprocesses 4711\nprocs_running 2\n") }, 4711},
 	} {
 		if got, err := c.read(); err != nil || got != c.want {
 			t.Errorf("%s: got %v, %v, want %v", name, got, err, c.want)
@@ -91,7 +86,6 @@ func TestReadingTheKernel(t *testing.T) {
 	for name, read := range map[string]func() (float64, error){
 		"no field":   func() (float64, error) { return parseRollup(rollup, "Swap") },
 		"short stat": func() (float64, error) { return parseCPU("1 (x) S 1 2") },
-		"no count":   func() (float64, error) { return parseForks("cpu 1 2\n") },
 	} {
 		if got, err := read(); err == nil {
 			t.Errorf("%s: read as %v", name, got)
@@ -99,16 +93,19 @@ func TestReadingTheKernel(t *testing.T) {
 	}
 }
 
-func TestCountFlushes(t *testing.T) {
+func TestCountCalls(t *testing.T) {
 	const trace = `101 fdatasync(7 <unfinished ...>
 102 fsync(12) = 0
 101 <... fdatasync resumed>) = 0
+103 clone3({flags=CLONE_VM}, 88) = 104
 103 +++ exited with 0 +++
 2 syncfs(3)                         = 0
+104 clone(child_stack=NULL, flags=SIGCHLD) = 105
 104 sync()  = 0
 105 fsyncing(3) = 0
 `
-	testbed.Same(t, countFlushes(trace), 4, "the number of flushes is")
+	testbed.Same(t, countCalls(trace, flushCalls), 4, "the number of flushes is")
+	testbed.Same(t, countCalls(trace, forkCalls), 2, "the number of forks is")
 }
 
 func TestReport(t *testing.T) {
@@ -117,7 +114,6 @@ func TestReport(t *testing.T) {
 	s.add("ready", berth, 80)
 	s.add("ready", containerd, 140)
 	s.add("exit", berth, 1.234)
-	s.add("forks", berth, 70)
 	s.add("forks", berth, 65)
 	s.add("forks", containerd, 130)
 	r := report{Versions: map[string]string{berth: "1.0.0", containerd: "v2", "runc": "1.5"}, Runs: 2, Pods: 40}

@@ -19,7 +19,7 @@ func compare(t testbed.T, o options) report {
 	}
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
 	image := registry.Push(t, "bench/busybox:1", testbed.Busybox(t))
-	peers := startPeers(t, registry, runtimes, o.handlers[0])
+	peers := startPeers(t, registry, runtimes, o)
 	r := newReport(t, o, peers)
 	var pulls []cold
 	if o.wants(groupPull) {
@@ -65,7 +65,7 @@ var measures = []struct {
 	{[]string{groupParallel, groupMemory, groupLists, groupIdle, groupRecovery}, options.fleetRounds, (*trial).fleet},
 	{[]string{groupPull}, options.fleetRounds, (*trial).pull},
 	// Last, because strace distorts times.
-	{[]string{groupFlushes}, func(options) int { return 1 }, (*trial).flushes},
+	{[]string{groupCounts}, func(options) int { return 1 }, (*trial).counts},
 }
 
 func (c *contest) run(t testbed.T) {
@@ -134,25 +134,23 @@ const (
 )
 
 // startPeers starts both daemons with the same runtimes, each with its own bridge.
-func startPeers(t testbed.T, registry *testbed.Registry, runtimes map[string]string, first string) []*peer {
+func startPeers(t testbed.T, registry *testbed.Registry, runtimes map[string]string, o options) []*peer {
 	ours := testbed.StartBerth(t, testbed.Options{
-		Runtimes: runtimes, DefaultRuntime: first, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry},
+		Runtimes: runtimes, DefaultRuntime: o.handlers[0], CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry},
 		// The default of berth; the testbed's level is debug.
 		Config: "[log]\nlevel = \"info\"\n",
 	})
-	theirs := testbed.StartContainerd(t, testbed.ContainerdOptions{
-		Runtimes: runtimes, DefaultRuntime: first, CNI: testbed.NewCNI(t), Registry: registry,
-	})
-	return []*peer{
-		{
-			name: berth, Daemon: ours.Daemon,
-			runtimeRoot: func(handler string) string { return filepath.Join(ours.State, "runtimes", handler) },
-		},
-		{
-			name: containerd, Daemon: theirs,
-			runtimeRoot: theirs.ContainerdRuntimeRoot,
-		},
+	peers := []*peer{{
+		name: berth, Daemon: ours.Daemon,
+		runtimeRoot: func(handler string) string { return filepath.Join(ours.State, "runtimes", handler) },
+	}}
+	if o.alone {
+		return peers
 	}
+	theirs := testbed.StartContainerd(t, testbed.ContainerdOptions{
+		Runtimes: runtimes, DefaultRuntime: o.handlers[0], CNI: testbed.NewCNI(t), Registry: registry,
+	})
+	return append(peers, &peer{name: containerd, Daemon: theirs, runtimeRoot: theirs.ContainerdRuntimeRoot})
 }
 
 // keepForwarding restores the host's ip_forward at the end, because the bridge plugin sets it.

@@ -32,6 +32,7 @@ type options struct {
 	only     []string
 	polling  time.Duration // how long idle CPU is measured
 	json     bool
+	alone    bool // without containerd
 }
 
 // comparableRuntimes are the runtimes that containerd's runc shim can run. With containerd, runsc

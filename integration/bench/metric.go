@@ -9,7 +9,7 @@ const (
 	groupPod      = "pod"
 	groupExec     = "exec"
 	groupExit     = "exit"
-	groupFlushes  = "flushes"
+	groupCounts   = "counts"
 	groupParallel = "parallel"
 	groupMemory   = "memory"
 	groupLists    = "lists"
@@ -20,7 +20,7 @@ const (
 )
 
 var groups = []string{
-	groupPod, groupExec, groupExit, groupFlushes,
+	groupPod, groupExec, groupExit, groupCounts,
 	groupParallel, groupMemory, groupLists, groupIdle, groupRecovery, groupPull, groupRestore,
 }
 
@@ -29,9 +29,6 @@ type metric struct {
 	key  string // in JSON and in samples
 	name string // in the table
 	unit string
-	// least takes the least sample instead of the median. It is for counts of the whole machine, to
-	// which other processes can only add.
-	least bool
 }
 
 // metrics has all metrics in the order of the table.
@@ -57,7 +54,7 @@ var metrics = []metric{
 	{key: "listContainers", name: "ListContainers", unit: "ms"},
 	{key: "listStats", name: "ListContainerStats", unit: "ms"},
 	{key: "listPodStats", name: "ListPodSandboxStats", unit: "ms"},
-	{key: "forks", name: "processes and threads started per pod life", unit: "", least: true},
+	{key: "forks", name: "processes and threads started per pod life", unit: ""},
 	{key: "flushes", name: "disk flushes per pod life", unit: ""},
 	{key: "coldGzip", name: "cold pod ready, 5 large layers, gzip", unit: "s"},
 	{key: "coldZstd", name: "– the same, zstd", unit: "s"},
@@ -93,12 +90,4 @@ func median(values []float64) float64 {
 		return sorted[middle]
 	}
 	return (sorted[middle-1] + sorted[middle]) / 2
-}
-
-// value is the number that the report shows for all samples of a metric.
-func (m metric) value(values []float64) float64 {
-	if m.least && len(values) > 0 {
-		return slices.Min(values)
-	}
-	return median(values)
 }

@@ -145,9 +145,7 @@ func (tr *trial) warm() { tr.life() }
 
 // pod measures one pod's life, alone.
 func (tr *trial) pod() {
-	before := tr.forks()
 	times := tr.life()
-	tr.record("forks", tr.forks()-before)
 	for key, d := range map[string]time.Duration{
 		"ready": times.ready(), "run": times.run, "create": times.create, "start": times.start,
 		"end": times.end(), "stop": times.stop, "remove": times.remove,

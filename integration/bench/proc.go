@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-
-	"github.com/berth-cri/berth/integration/testbed"
 )
 
 // userHz is the unit of times in /proc/<pid>/stat: 100 on every Linux that Go runs on.
@@ -143,25 +141,4 @@ func parseCPU(stat string) (float64, error) {
 		ticks += n
 	}
 	return float64(ticks) / userHz, nil
-}
-
-// forks is how many processes and threads this machine has started since its boot.
-func (tr *trial) forks() float64 {
-	tr.Helper()
-	stat, err := os.ReadFile("/proc/stat")
-	testbed.Mustf(tr, err, "read the kernel's counters")
-	n, err := parseForks(string(stat))
-	if err != nil {
-		tr.Fatalf("%v", err)
-	}
-	return n
-}
-
-func parseForks(stat string) (float64, error) {
-	for line := range strings.Lines(stat) {
-		if count, ok := strings.CutPrefix(line, "processes "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(count), 64)
-		}
-	}
-	return 0, errors.New("/proc/stat does not count processes")
 }

@@ -104,11 +104,11 @@ func (r *report) add(handler string, all samples) {
 		}
 		e := entry{Key: m.key, Name: m.name, Unit: m.unit, Samples: by}
 		if values := by[berth]; len(values) > 0 {
-			v := m.value(values)
+			v := median(values)
 			e.Berth = &v
 		}
 		if values := by[containerd]; len(values) > 0 {
-			v := m.value(values)
+			v := median(values)
 			e.Containerd = &v
 		}
 		if e.Berth != nil && e.Containerd != nil && *e.Containerd != 0 {

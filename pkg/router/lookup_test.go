@@ -57,3 +57,15 @@ func TestLookupAllocatesNothing(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkLookup finds the owner of a sandbox, which is what the route adds to a call.
+func BenchmarkLookup(b *testing.B) {
+	_, o, _, sandboxes, _ := busyNode(b)
+	i := 0
+	for b.Loop() {
+		i++
+		if _, err := o.sandbox(sandboxes[i%len(sandboxes)]); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -18,12 +18,15 @@ import (
 // flushCalls are the system calls that wait for a disk.
 var flushCalls = []string{"fsync", "fdatasync", "sync", "syncfs", "sync_file_range"}
 
-// flushes counts flushCalls in three pod lives. strace slows everything down, so nothing else is
-// measured with it.
-func (tr *trial) flushes() {
+// forkCalls are the system calls that start a process or a thread.
+var forkCalls = []string{"clone", "clone3", "fork", "vfork"}
+
+// counts counts flushCalls and forkCalls in three pod lives. strace slows everything down, so
+// nothing else is measured with it.
+func (tr *trial) counts() {
 	strace, err := exec.LookPath("strace")
 	if err != nil {
-		testbed.Missing(tr, "strace is missing, so disk flushes are not counted: apt-get install strace")
+		testbed.Missing(tr, "strace is missing, so disk flushes and forks are not counted: apt-get install strace")
 	}
 	const lives = 3
 	trace := filepath.Join(tr.TempDir(), "trace")
@@ -34,7 +37,8 @@ func (tr *trial) flushes() {
 	stop()
 	body, err := os.ReadFile(trace)
 	testbed.Mustf(tr, err, "read the output of strace")
-	tr.record("flushes", float64(countFlushes(string(body)))/lives)
+	tr.record("flushes", float64(countCalls(string(body), flushCalls))/lives)
+	tr.record("forks", float64(countCalls(string(body), forkCalls))/lives)
 }
 
 // attach traces the daemon and its helpers, and everything they start, until
@@ -44,7 +48,7 @@ func (tr *trial) attach(strace, trace string) (stop func()) {
 	helpers, err := tr.peer.helpers()
 	testbed.Mustf(tr, err, "look for helpers")
 	pids := append(slices.Clone(helpers), tr.peer.PID())
-	arguments := []string{"-f", "-qq", "-o", trace, "-e", "signal=none", "-e", "trace=" + strings.Join(flushCalls, ",")}
+	arguments := []string{"-f", "-qq", "-o", trace, "-e", "signal=none", "-e", "trace=" + strings.Join(slices.Concat(flushCalls, forkCalls), ",")}
 	for _, pid := range pids {
 		arguments = append(arguments, "-p", strconv.Itoa(pid))
 	}
@@ -83,8 +87,9 @@ func traced(pid int) error {
 	return nil
 }
 
-// flushCall matches the beginning of a call. If another thread's line interrupts a call, the line
+// countCalls counts the beginnings of calls. If another thread's line interrupts a call, the line
 // with its rest has no opening parenthesis after the name.
-var flushCall = regexp.MustCompile(`(?m)^\d+ +(` + strings.Join(flushCalls, "|") + `)\(`)
-
-func countFlushes(trace string) int { return len(flushCall.FindAllStringIndex(trace, -1)) }
+func countCalls(trace string, names []string) int {
+	begin := regexp.MustCompile(`(?m)^\d+ +(` + strings.Join(names, "|") + `)\(`)
+	return len(begin.FindAllStringIndex(trace, -1))
+}

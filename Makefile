@@ -410,6 +410,10 @@ soak: build runtimes ## run 10,000 pods between kills and reloads, and fail if a
 	$(AS_BUILT) go build -o $(OUT)/soak ./integration/soak
 	unshare --mount --net sh -c 'ip link set lo up && mount -t tmpfs soak /run/netns && exec $(OUT)/soak $(SOAK_ARGS)'
 
+.PHONY: bench-node
+bench-node: build runtimes kubernetes $(BIN)/containerd ## compare under a kubelet, on a plain and on a throttled disk (root)
+	go run ./integration/bench --node --runs 2 --pods 100 $(BENCH_ARGS)
+
 # No more than a pod needs is installed and built: who tries berth should not wait.
 .PHONY: demo demo-deps demo-build
 demo-deps:

@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +73,12 @@ func TestReadingTheKernel(t *testing.T) {
 	const rollup = "00400000-7ffd3b958000 ---p 00000000 00:00 0 [rollup]\nRss:    1608 kB\nPss:     259 kB\n" +
 		"Pss_Anon: 112 kB\nAnonymous:      1024 kB\n"
 	const stat = "4242 (a ) b (c) S 1 2 3 4 5 6 7 8 9 10 100 20 3 2 20 0 1 0 99\n"
+	const page = "start_seconds_bucket{le=\"1\"} 3\nstart_seconds_sum 7.5\nstart_seconds_count 3\n" +
+		"call_seconds_sum{type=\"run\"} 5\ncall_seconds_count{type=\"run\"} 2\ncall_seconds_count{type=\"stop\"} 9\n"
+	mean := func(name, labels string) (float64, error) {
+		t, err := parseTotal(page, name, labels)
+		return t.mean(total{sum: 1, count: 1}), err
+	}
 	for name, c := range map[string]struct {
 		read func() (float64, error)
 		want float64
@@ -78,6 +86,11 @@ func TestReadingTheKernel(t *testing.T) {
 		"Pss":       {func() (float64, error) { return parseRollup(rollup, "Pss") }, 259},
 		"Anonymous": {func() (float64, error) { return parseRollup(rollup, "Anonymous") }, 1024},
 		"CPU":       {func() (float64, error) { return parseCPU(stat) }, 1.25},
+		"busy": {func() (float64, error) {
+			return parseBusy("cpu  100 20 300 4000 5000 60 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8\n")
+		}, 4.87},
+		"mean":   {func() (float64, error) { return mean("start_seconds", "") }, 3.25},
+		"labels": {func() (float64, error) { return mean("call_seconds", `{type="run"}`) }, 4},
 	} {
 		if got, err := c.read(); err != nil || got != c.want {
 			t.Errorf("%s: got %v, %v, want %v", name, got, err, c.want)
@@ -86,6 +99,8 @@ func TestReadingTheKernel(t *testing.T) {
 	for name, read := range map[string]func() (float64, error){
 		"no field":   func() (float64, error) { return parseRollup(rollup, "Swap") },
 		"short stat": func() (float64, error) { return parseCPU("1 (x) S 1 2") },
+		"no CPU":     func() (float64, error) { return parseBusy("processes 4711\n") },
+		"no metric":  func() (float64, error) { return mean("stop_seconds", "") },
 	} {
 		if got, err := read(); err == nil {
 			t.Errorf("%s: read as %v", name, got)
@@ -108,6 +123,32 @@ func TestCountCalls(t *testing.T) {
 	testbed.Same(t, countCalls(trace, forkCalls), 2, "the number of forks is")
 }
 
+// TestDisk flushes a file, and expects a flush of the disk each time, none faster than the disk may
+// be.
+func TestDisk(t *testing.T) {
+	testbed.NeedRoot(t)
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		testbed.Missing(t, "the kernel has no FUSE: %v", err)
+	}
+	const flush, times = 2 * time.Millisecond, 20
+	d := newDisk(t, newBacking(t), flush)
+	file, err := os.Create(filepath.Join(d.dir, "file"))
+	testbed.Must(t, err)
+	before, begin := d.flushes(t), time.Now()
+	for range times {
+		_, err := file.WriteString("x")
+		testbed.Must(t, err)
+		testbed.Must(t, file.Sync())
+	}
+	if took := time.Since(begin); took < times*flush {
+		t.Errorf("%d flushes took %v, want at least %v", times, took, times*flush)
+	}
+	if n := d.flushes(t) - before; n < times {
+		t.Errorf("the disk counted %v flushes, want at least %d", n, times)
+	}
+	testbed.Must(t, file.Close())
+}
+
 func TestReport(t *testing.T) {
 	s := samples{}
 	s.add("ready", berth, 60)
@@ -117,7 +158,7 @@ func TestReport(t *testing.T) {
 	s.add("forks", berth, 65)
 	s.add("forks", containerd, 130)
 	r := report{Versions: map[string]string{berth: "1.0.0", containerd: "v2", "runc": "1.5"}, Runs: 2, Pods: 40}
-	r.add("runc", s)
+	r.add("runc", metrics, s)
 	var table, encoded strings.Builder
 	testbed.Must(t, r.write(&table, false))
 	for _, want := range []string{

@@ -19,7 +19,10 @@ func compare(t testbed.T, o options) report {
 	}
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
 	image := registry.Push(t, "bench/busybox:1", testbed.Busybox(t))
-	peers := startPeers(t, registry, runtimes, o)
+	var peers []*peer
+	for _, start := range o.starters() {
+		peers = append(peers, start(t, registry, runtimes, o.handlers[0]))
+	}
 	r := newReport(t, o, peers)
 	var pulls []cold
 	if o.wants(groupPull) {
@@ -31,7 +34,7 @@ func compare(t testbed.T, o options) report {
 		}
 		c := &contest{options: o, peers: peers, handler: handler, runtime: runtimes[handler], image: image, colds: pulls, samples: samples{}}
 		c.run(t)
-		r.add(handler, c.samples)
+		r.add(handler, metrics, c.samples)
 	}
 	if o.wants(groupRestore) {
 		r.Versions[testbed.Runsc] = versionOf(testbed.Part(t, testbed.Runsc))
@@ -133,24 +136,34 @@ const (
 	containerd = "containerd"
 )
 
-// startPeers starts both daemons with the same runtimes, each with its own bridge.
-func startPeers(t testbed.T, registry *testbed.Registry, runtimes map[string]string, o options) []*peer {
-	ours := testbed.StartBerth(t, testbed.Options{
-		Runtimes: runtimes, DefaultRuntime: o.handlers[0], CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry},
+// starter starts a peer with a bridge of its own. The default runtime is the one with this name.
+type starter func(t testbed.T, registry *testbed.Registry, runtimes map[string]string, name string) *peer
+
+// starters start the peers that are measured.
+func (o options) starters() []starter {
+	if o.alone {
+		return []starter{startBerth}
+	}
+	return []starter{startBerth, startContainerd}
+}
+
+func startBerth(t testbed.T, registry *testbed.Registry, runtimes map[string]string, name string) *peer {
+	d := testbed.StartBerth(t, testbed.Options{
+		Runtimes: runtimes, DefaultRuntime: name, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry},
 		// The default of berth; the testbed's level is debug.
 		Config: "[log]\nlevel = \"info\"\n",
-	})
-	peers := []*peer{{
-		name: berth, Daemon: ours.Daemon,
-		runtimeRoot: func(handler string) string { return filepath.Join(ours.State, "runtimes", handler) },
-	}}
-	if o.alone {
-		return peers
+	}).Daemon
+	return &peer{
+		name: berth, Daemon: d,
+		runtimeRoot: func(handler string) string { return filepath.Join(d.State, "runtimes", handler) },
 	}
-	theirs := testbed.StartContainerd(t, testbed.ContainerdOptions{
-		Runtimes: runtimes, DefaultRuntime: o.handlers[0], CNI: testbed.NewCNI(t), Registry: registry,
+}
+
+func startContainerd(t testbed.T, registry *testbed.Registry, runtimes map[string]string, name string) *peer {
+	d := testbed.StartContainerd(t, testbed.ContainerdOptions{
+		Runtimes: runtimes, DefaultRuntime: name, CNI: testbed.NewCNI(t), Registry: registry,
 	})
-	return append(peers, &peer{name: containerd, Daemon: theirs, runtimeRoot: theirs.ContainerdRuntimeRoot})
+	return &peer{name: containerd, Daemon: d, runtimeRoot: d.ContainerdRuntimeRoot}
 }
 
 // keepForwarding restores the host's ip_forward at the end, because the bridge plugin sets it.

@@ -4,6 +4,7 @@
 //
 //	make build runtimes bin/containerd
 //	go run ./integration/bench [--runs N] [--pods N] [--quick] [--handlers runc,crun] [--only pod,memory] [--json]
+//	go run ./integration/bench --node [--runs N] [--pods N] [--handlers runc,crun] [--json]
 //
 // docs/benchmarks.md explains every number. The command needs root, and leaves nothing behind, even
 // after Ctrl-C.
@@ -31,6 +32,7 @@ type options struct {
 	handlers []string
 	only     []string
 	polling  time.Duration // how long idle CPU is measured
+	node     bool
 	json     bool
 	alone    bool // without containerd
 }
@@ -47,7 +49,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	var report report
-	err = testbed.Run(ctx, "bench", os.Stderr, func(t testbed.T) { report = compare(t, o) })
+	err = testbed.Run(ctx, "bench", os.Stderr, func(t testbed.T) { report = o.measure(t) })
 	interrupted := ctx.Err() != nil
 	stop()
 	if interrupted {
@@ -71,12 +73,13 @@ func parse(arguments []string) (options, error) {
 	quick := flags.Bool("quick", false, "3 rounds, 8 pods, an image of 100 MB, 5 s of polling, unless said otherwise: to see that it works")
 	handlers := flags.String("handlers", testbed.Runc, "runtimes to compare under: "+strings.Join(comparableRuntimes, ", "))
 	only := flags.String("only", "", "measure these only: "+strings.Join(groups, ","))
+	node := flags.Bool("node", false, "measure pods of a kubelet that are created all at once, on a plain and on a throttled disk")
 	asJSON := flags.Bool("json", false, "print JSON with every sample instead of a table")
 	if err := flags.Parse(arguments); err != nil {
 		return options{}, err
 	}
 	o := options{
-		runs: *runs, pods: *pods, image: *image * 1e6, polling: 20 * time.Second, json: *asJSON,
+		runs: *runs, pods: *pods, image: *image * 1e6, polling: 20 * time.Second, json: *asJSON, node: *node,
 		handlers: split(*handlers), only: split(*only),
 	}
 	if *quick {
@@ -96,6 +99,13 @@ func parse(arguments []string) (options, error) {
 	return o, o.check(flags.Args())
 }
 
+func (o options) measure(t testbed.T) report {
+	if o.node {
+		return nodes(t, o)
+	}
+	return compare(t, o)
+}
+
 func split(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 }
@@ -106,6 +116,9 @@ func (o options) check(rest []string) error {
 	}
 	if o.runs < 1 || o.pods < 1 || o.pods > 200 {
 		return fmt.Errorf("--runs must be at least 1, and --pods from 1 to 200 (a bridge's /24 has no more addresses)")
+	}
+	if o.node && o.pods > 110 {
+		return fmt.Errorf("--node: --pods must be at most 110, a kubelet's limit")
 	}
 	if o.image < 1e6 || o.image > 10e9 {
 		return fmt.Errorf("--image-mb must be from 1 to 10000: the image is kept in memory")

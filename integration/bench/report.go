@@ -57,14 +57,19 @@ func newReport(t testbed.T, o options, peers []*peer) report {
 		Versions: map[string]string{}, Runs: o.runs, Fleets: o.fleetRounds(), Pods: o.pods,
 	}
 	for _, p := range peers {
-		version, err := p.Client.RuntimeServiceClient.Version(t.Context(), &runtimeapi.VersionRequest{})
-		testbed.Mustf(t, err, "get the version of %s", p.name)
-		r.Versions[p.name] = version.GetRuntimeVersion()
+		r.version(t, p)
 	}
 	for _, handler := range o.handlers {
 		r.Versions[handler] = versionOf(testbed.Part(t, handler))
 	}
 	return r
+}
+
+// version records the version of a peer.
+func (r *report) version(t testbed.T, p *peer) {
+	version, err := p.Client.RuntimeServiceClient.Version(t.Context(), &runtimeapi.VersionRequest{})
+	testbed.Mustf(t, err, "get the version of %s", p.name)
+	r.Versions[p.name] = version.GetRuntimeVersion()
 }
 
 func versionOf(binary string) string {
@@ -95,7 +100,7 @@ func load() string {
 func (r *report) finish() { r.Machine.LoadAfter = load() }
 
 // add adds a handler's numbers; metrics without samples are left out.
-func (r *report) add(handler string, all samples) {
+func (r *report) add(handler string, metrics []metric, all samples) {
 	h := handlerReport{Handler: handler}
 	for _, m := range metrics {
 		by := all[m.key]
@@ -143,7 +148,7 @@ func (r report) write(out io.Writer, asJSON bool) error {
 
 func (r report) table(out io.Writer, h handlerReport) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n### %s %s\n\n", h.Handler, r.Versions[h.Handler])
+	fmt.Fprintf(&b, "\n### %s\n\n", strings.TrimSpace(h.Handler+" "+r.Versions[h.Handler]))
 	fmt.Fprintf(&b, "berth %s, containerd %s; Linux %s, %d CPUs, load %s before and %s after; %d rounds, %d of them with %d pods.\n\n",
 		r.Versions[berth], r.Versions[containerd], r.Machine.Kernel, r.Machine.CPUs,
 		r.Machine.LoadBefore, r.Machine.LoadAfter, r.Runs, r.Fleets, r.Pods)

@@ -163,9 +163,9 @@ func TestReport(t *testing.T) {
 	testbed.Must(t, r.write(&table, false))
 	for _, want := range []string{
 		"### runc 1.5\n", "berth 1.0.0, containerd v2",
-		"| pod ready (run + create + start) | ms | 70.0 | 140 | 0.50 |\n",
-		"| process exit → STOPPED event | ms | 1.23 | – | – |\n",
-		"| processes and threads started per pod life |  | 65.0 | 130 | 0.50 |\n",
+		"| pod ready (run + create + start), ms | 70.0 | 140 | 0.50 |\n",
+		"| process exit → STOPPED event, ms | 1.23 | – | – |\n",
+		"| processes and threads started per pod life | 65.0 | 130 | 0.50 |\n",
 	} {
 		testbed.Contains(t, table.String(), want, "the table")
 	}

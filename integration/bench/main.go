@@ -48,8 +48,12 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	measure := compare
+	if o.node {
+		measure = nodes
+	}
 	var report report
-	err = testbed.Run(ctx, "bench", os.Stderr, func(t testbed.T) { report = o.measure(t) })
+	err = testbed.Run(ctx, "bench", os.Stderr, func(t testbed.T) { report = measure(t, o) })
 	interrupted := ctx.Err() != nil
 	stop()
 	if interrupted {
@@ -97,13 +101,6 @@ func parse(arguments []string) (options, error) {
 		}
 	}
 	return o, o.check(flags.Args())
-}
-
-func (o options) measure(t testbed.T) report {
-	if o.node {
-		return nodes(t, o)
-	}
-	return compare(t, o)
 }
 
 func split(list string) []string {

@@ -152,9 +152,9 @@ func (r report) table(out io.Writer, h handlerReport) error {
 	fmt.Fprintf(&b, "berth %s, containerd %s; Linux %s, %d CPUs, load %s before and %s after; %d rounds, %d of them with %d pods.\n\n",
 		r.Versions[berth], r.Versions[containerd], r.Machine.Kernel, r.Machine.CPUs,
 		r.Machine.LoadBefore, r.Machine.LoadAfter, r.Runs, r.Fleets, r.Pods)
-	b.WriteString("| | | berth | containerd | berth ÷ containerd |\n|---|---|--:|--:|--:|\n")
+	b.WriteString("| | berth | containerd | berth ÷ containerd |\n|---|--:|--:|--:|\n")
 	for _, e := range h.Numbers {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", e.Name, e.Unit, short(e.Berth), short(e.Containerd), ratio(e.Ratio))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", strings.TrimSuffix(e.Name+", "+e.Unit, ", "), short(e.Berth), short(e.Containerd), ratio(e.Ratio))
 	}
 	_, err := io.WriteString(out, b.String())
 	return err

@@ -41,3 +41,28 @@ func TestModulesAgree(t *testing.T) {
 		}
 	}
 }
+
+// TestPluginsAgree checks that networks in process are compared with plugins of the same version as
+// the packages that they use.
+func TestPluginsAgree(t *testing.T) {
+	root, err := testbed.Repository()
+	testbed.Must(t, err)
+	const plugins = "github.com/containernetworking/plugins"
+	version := func(file string) string {
+		data, err := os.ReadFile(filepath.Join(root, file))
+		testbed.Must(t, err)
+		module, err := modfile.Parse(file, data, nil)
+		testbed.Must(t, err)
+		for _, r := range module.Require {
+			if r.Mod.Path == plugins {
+				return r.Mod.Version
+			}
+		}
+		t.Fatalf("%s does not require %s", file, plugins)
+		return ""
+	}
+	const compared = "integration/runtimes/cni/go.mod"
+	if used, other := version("go.mod"), version(compared); used != other {
+		t.Errorf("go.mod has %s %s, %s has %s: go get the newer one in both", plugins, used, compared, other)
+	}
+}

@@ -167,7 +167,7 @@ deps: ## install from Debian what is missing (root)
 	scripts/deps
 
 .PHONY: runtimes
-runtimes: $(BIN)/runc $(BIN)/runc-old $(BIN)/runsc $(BIN)/runsc-other/runsc $(BIN)/containerd-shim-runc-v2 $(BIN)/stargz $(BIN)/cni/bridge ## build the runtimes and a snapshotter of the tests into ./bin
+runtimes: $(BIN)/runc $(BIN)/runc-old $(BIN)/runsc $(BIN)/runsc-other/runsc $(BIN)/containerd-shim-runc-v2 $(BIN)/stargz $(BIN)/cni/bridge $(BIN)/cni/flannel ## build the runtimes and a snapshotter of the tests into ./bin
 
 $(BIN)/runc: integration/runtimes/runc/go.mod scripts/runtime
 	scripts/runtime runc $(BIN)
@@ -176,8 +176,10 @@ $(BIN)/runc-old: integration/runtimes/runc-old/go.mod scripts/runtime
 	scripts/runtime runc-old $(BIN)
 
 $(BIN)/cni/bridge: integration/runtimes/cni/go.mod
+$(BIN)/cni/flannel: integration/runtimes/flannel/go.mod
+$(BIN)/cni/bridge $(BIN)/cni/flannel:
 	@mkdir -p $(BIN)/cni
-	cd integration/runtimes/cni && GOWORK=off $(AS_BUILT) go build -ldflags '-s -w' -o $(BIN)/cni/ tool
+	cd $(<D) && GOWORK=off $(AS_BUILT) go build -ldflags '-s -w' -o $(BIN)/cni/ tool
 
 RUNSC := $(wildcard integration/runtimes/runsc/* integration/runtimes/runsc/*/*)
 

@@ -34,6 +34,8 @@ func pluginDir(t testing.TB) string {
 type comparison struct {
 	plugins string
 	version string                            // of the configuration; 1.0.0 if empty
+	second  string                            // the plugins of a second network
+	subnets string                            // what flannel's daemon wrote, if not empty
 	before  func(t *testing.T, bridge string) // changes the node before the pod is connected
 	pod     func(*Pod)
 	fails   bool
@@ -49,10 +51,27 @@ const (
 	limits   = `, {"type": "bandwidth", "capabilities": {"bandwidth": true}}`
 	ipRange  = `"ipam": {"type": "host-local", "dataDir": "DATA", "ranges": [[{"subnet": "10.98.7.0/24", "rangeStart": "10.98.7.20", "rangeEnd": "10.98.7.30", "gateway": "10.98.7.254"}]]}`
 	ipRanges = `"ipam": {"type": "host-local", "dataDir": "DATA", "ranges": [[{"subnet": "10.98.7.0/28"}, {"subnet": "10.98.7.16/28"}]]}`
+	loopback = `{"type": "loopback"}`
 	one      = `"ipam": {"type": "host-local", "dataDir": "DATA", "ranges": [[{"subnet": "10.98.7.0/30"}]]}`
 	legacy   = `"ipam": {"type": "host-local", "dataDir": "DATA", "subnet": "10.98.7.0/24", "routes": [{"dst": "192.0.2.0/24"}]}`
 	routes   = `"ipam": {"type": "host-local", "dataDir": "DATA", "ranges": [[{"subnet": "10.98.7.0/24"}]], "routes": [{"dst": "192.0.2.0/24", "gw": "10.98.7.9"}, {"dst": "198.51.100.0/24", "priority": 77, "table": 100}, {"dst": "0.0.0.0/0", "mtu": 1300}]}`
 )
+
+// What flannel's daemon writes.
+const (
+	env     = "FLANNEL_NETWORK=10.98.0.0/16\nFLANNEL_SUBNET=10.98.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
+	envV6   = "FLANNEL_IPV6_NETWORK=fd98::/48\nFLANNEL_IPV6_SUBNET=fd98:0:0:7::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
+	envDual = "FLANNEL_IPV6_NETWORK=fd98::/48\nFLANNEL_IPV6_SUBNET=fd98:0:0:7::1/64\nFLANNEL_NETWORK=10.98.0.0/16\nFLANNEL_SUBNET=10.98.7.1/24\nFLANNEL_MTU=1400\nFLANNEL_IPMASQ=false\n"
+)
+
+// flannelWith returns the plugin of flannel. The directories and the bridge are the test's; all else
+// is as in kube-flannel's ConfigMap.
+func flannelWith(keys, delegate string) string {
+	return `{"type": "flannel", "subnetFile": "DATA/subnet.env", "dataDir": "DATA/flannel"` + keys +
+		`, "delegate": {"bridge": "BRIDGE", "hairpinMode": true, "isDefaultGateway": true` + delegate + `}}`
+}
+
+const inData = `, "ipam": {"dataDir": "DATA"}`
 
 func bridgeWith(keys, ipam string) string {
 	return `{"type": "bridge", "bridge": "BRIDGE"` + keys + `, ` + ipam + `}`
@@ -123,10 +142,37 @@ var comparisons = map[string]comparison{
 		test.Must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name + "-p"}))
 	}},
 	"the only address is taken": {plugins: bridgeWith(``, one), fails: true, before: func(t *testing.T, _ string) {}},
-	"ptp":                       {plugins: ptpWith(``, v4)},
-	"ptp, IPv6":                 {plugins: ptpWith(``, v6)},
-	"ptp, both families":        {plugins: ptpWith(`, "ipMasq": true, "mtu": 1400`, dual) + portmap},
-	"ptp, DNS and routes":       {plugins: ptpWith(`, "dns": {"domain": "a.example"}`, routes)},
+	"loopback first":            {plugins: loopback + `, ` + bridgeWith(`, "isGateway": true`, v4)},
+	"loopback last":             {plugins: bridgeWith(`, "isGateway": true`, v4) + `, ` + loopback, version: "0.4.0"},
+	"loopback with a key":       {plugins: bridgeWith(``, v4) + `, {"type": "loopback", "mtu": 9000}`, executed: true},
+	"CRI-O":                     {plugins: bridgeWith(`, "isGateway": true, "ipMasq": true, "hairpinMode": true`, dual), second: loopback},
+	"CRI-O, IPv4":               {plugins: bridgeWith(`, "isGateway": true, "ipMasq": true, "hairpinMode": true`, v4), second: loopback},
+	"kindnet":                   {plugins: ptpWith(`, "ipMasq": false, "mtu": 1500`, v4) + portmap, version: "0.3.1"},
+	"kindnet, both families":    {plugins: ptpWith(`, "ipMasq": false, "mtu": 1500`, dual) + portmap, version: "0.3.1"},
+	"kube-flannel":              {plugins: flannelWith(inData, ``) + portmap, version: "0.3.1", subnets: env},
+	"k3s":                       {plugins: flannelWith(inData, `, "forceAddress": true`) + portmap + limits, subnets: env},
+	"flannel, IPv6":             {plugins: flannelWith(inData, ``) + portmap, subnets: envV6},
+	"flannel, both families":    {plugins: flannelWith(inData, ``) + portmap, subnets: envDual},
+	"flannel, its values replaced": {
+		plugins: flannelWith(`, "ipam": {"dataDir": "DATA", "routes": [{"dst": "192.0.2.0/24", "gw": "10.98.7.9"}]}`, `, "type": "bridge", "mtu": 1300, "ipMasq": true, "isGateway": false`), subnets: env,
+	},
+	"flannel, a host port": {plugins: flannelWith(inData, ``) + portmap, subnets: env, pod: func(p *Pod) {
+		p.PortMappings = []PortMapping{{HostPort: 18988, ContainerPort: 80, Protocol: "tcp"}}
+	}},
+	"flannel, a capability":        {plugins: flannelWith(inData+`, "capabilities": {"dns": true}`, ``), subnets: env, pod: func(p *Pod) { p.DNS = &DNS{Servers: []string{"10.98.7.1"}} }},
+	"flannel, another plugin":      {plugins: flannelWith(inData, `, "type": "ptp"`), subnets: env, executed: true},
+	"flannel, an unknown key":      {plugins: flannelWith(inData, `, "vlan": 0`), subnets: env, executed: true},
+	"flannel, a name":              {plugins: flannelWith(inData, `, "name": "other"`), subnets: env, executed: true, fails: true},
+	"flannel without its daemon":   {plugins: flannelWith(inData, ``), executed: true, fails: true},
+	"flannel, no MTU":              {plugins: flannelWith(inData, ``), subnets: strings.Replace(env, "MTU", "", 1), executed: true, fails: true},
+	"flannel, no network":          {plugins: flannelWith(inData, ``), subnets: strings.Replace(env, "NETWORK", "", 1), executed: true, fails: true},
+	"flannel, no subnet":           {plugins: flannelWith(inData, ``), subnets: strings.Replace(env, "SUBNET", "", 1), executed: true, fails: true},
+	"flannel, no masquerading":     {plugins: flannelWith(inData, ``), subnets: strings.Replace(env, "IPMASQ", "", 1), executed: true, fails: true},
+	"flannel, a subnet of nothing": {plugins: flannelWith(inData, ``), subnets: strings.Replace(env, "10.98.7.1/24", "10.98.7", 1), executed: true, fails: true},
+	"ptp":                          {plugins: ptpWith(``, v4)},
+	"ptp, IPv6":                    {plugins: ptpWith(``, v6)},
+	"ptp, both families":           {plugins: ptpWith(`, "ipMasq": true, "mtu": 1400`, dual) + portmap},
+	"ptp, DNS and routes":          {plugins: ptpWith(`, "dns": {"domain": "a.example"}`, routes)},
 }
 
 // A network that is set up in process must equal the one that plugins set up: in the pod, on the
@@ -146,8 +192,8 @@ func TestInProcessIsLikePlugins(t *testing.T) {
 				t.Skip("the kernel has no VLAN filtering")
 			}
 			want := c.run(t, dir, false, false)
-			for _, undo := range []bool{true, false} {
-				got := c.run(t, dir, true, undo)
+			for _, in := range []struct{ process, undo bool }{{true, true}, {true, false}, {false, true}} {
+				got := c.run(t, dir, in.process, in.undo)
 				for i, stage := range []string{"connected", "disconnected"} {
 					want, got := want[i], got[i]
 					if c.fails { // berth reserves addresses before it creates an interface
@@ -155,7 +201,7 @@ func TestInProcessIsLikePlugins(t *testing.T) {
 						_, got, _ = strings.Cut(got, "# addresses")
 					}
 					if differs := difference(want, got); differs != "" {
-						t.Errorf("%s, in process, disconnected in process: %t\n%s", stage, undo, differs)
+						t.Errorf("%s, in process: %+v\n%s", stage, in, differs)
 					}
 				}
 			}
@@ -193,7 +239,15 @@ func (c comparison) run(t *testing.T, dir string, inProcess, undoInProcess bool)
 	n.config.InProcess, n.config.MasqueradeTable = inProcess, "berth_compare"
 	text := fmt.Sprintf(`{"cniVersion": %q, "name": "compared", "plugins": [%s]}`, cmp.Or(c.version, "1.0.0"), c.plugins)
 	n.configure("10-compared.conflist", strings.NewReplacer("BRIDGE", n.bridge, "DATA", n.ipam).Replace(text))
+	if c.second != "" {
+		n.config.MaxConfNum = 2
+		n.configure("20-second.conflist", fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "second", "plugins": [%s]}`, c.second))
+	}
 	p := New(n.config)
+	if c.subnets != "" {
+		test.Must(t, os.MkdirAll(n.ipam, 0o755))
+		test.Must(t, os.WriteFile(filepath.Join(n.ipam, "subnet.env"), []byte(c.subnets), 0o644))
+	}
 	if strings.Contains(c.plugins, one) {
 		test.Must(t, os.MkdirAll(filepath.Join(n.ipam, "compared"), 0o755))
 		test.Must(t, os.WriteFile(filepath.Join(n.ipam, "compared", "10.98.7.2"), []byte("other\r\neth0"), 0o600))
@@ -209,8 +263,10 @@ func (c comparison) run(t *testing.T, dir string, inProcess, undoInProcess bool)
 	var seen [2]string
 	seen[0] = n.look(t, pod, r)
 	if r != nil {
-		test.Equal(t, "in process", r.Attachments[0].InProcess, inProcess && !c.executed)
-		r.Attachments[0].InProcess = r.Attachments[0].InProcess && undoInProcess
+		for i := range r.Attachments {
+			test.Equal(t, "in process", r.Attachments[i].InProcess, inProcess && !c.executed)
+			r.Attachments[i].InProcess = undoInProcess && !c.executed
+		}
 	}
 	mustTeardown(t, p, pod, r)
 	test.Must(t, namespaces.Release(filepath.Dir(pod.NetNS)))
@@ -218,6 +274,11 @@ func (c comparison) run(t *testing.T, dir string, inProcess, undoInProcess bool)
 	pod.NetNS = ""
 	seen[1] = n.look(t, pod, nil)
 	test.Must(t, p.Resume(nil)) // as the next start does, after a downgrade
+	if !inProcess && undoInProcess {
+		// Only the plugins find their rules of masquerading, so berth leaves each pod to what connected it.
+		out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput()
+		test.Mustf(t, err, "%s", out)
+	}
 	return seen
 }
 
@@ -249,7 +310,9 @@ func (n *node) look(t *testing.T, pod Pod, r *Result) string {
 	show("settings", "sh", "-c", "grep -s . /proc/sys/net/ipv[46]/conf/all/forwarding /proc/sys/net/ipv[46]/conf/"+n.bridge+"/*; true")
 	show("addresses", "sh", "-c", "cd "+n.ipam+" 2>/dev/null && grep -r . . | sort; true")
 	if r != nil {
-		fmt.Fprintf(&all, "# result\n%s\n", r.Raw)
+		for _, a := range r.Attachments {
+			fmt.Fprintf(&all, "# result\n%s\n", a.Result)
+		}
 	}
 	text := all.String()
 	if pod.NetNS != "" {

@@ -69,11 +69,7 @@ func (p *Plugins) add(ctx context.Context, pod Pod, plan []Attachment) (*Result,
 			return nil, fmt.Errorf("result of network %q: %w", a.Network, err)
 		}
 		if a.InProcess {
-			masqueraded, err := p.masqueraded(pod, a)
-			if err != nil {
-				return nil, err
-			}
-			a.Masqueraded = standard.Prefixes(masqueraded)
+			a.Masqueraded = p.masquerade.Of(standard.Owner(pod.ID, a.Interface))
 		}
 		if i == 0 {
 			first = r

@@ -3,6 +3,7 @@ package standard
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -24,20 +25,16 @@ type files struct{ *disk.Store }
 func (files) Lock() error   { return nil }
 func (files) Unlock() error { return nil }
 
-// withFiles calls f with the configuration of host-local and its files. It waits for the lock of
-// another process until ctx ends.
-func (c call) withFiles(ctx context.Context, f func(*allocator.IPAMConfig, files) error) error {
-	conf, _, err := allocator.LoadIPAMConfig(c.config, c.args)
-	if err != nil {
-		return err
-	}
-	store, err := disk.New(conf.Name, conf.DataDir)
+// withFiles calls f with the files of host-local for a network. It waits for the lock of another
+// process until ctx ends.
+func withFiles(ctx context.Context, network, dir string, f func(files) error) error {
+	store, err := disk.New(network, dir)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = store.Close() }()
 	const defaultDir = "/var/lib/cni/networks"
-	lock, err := os.OpenFile(filepath.Join(cmp.Or(conf.DataDir, defaultDir), conf.Name, "lock"), os.O_RDONLY|os.O_CREATE, 0o750)
+	lock, err := os.OpenFile(filepath.Join(cmp.Or(dir, defaultDir), network, "lock"), os.O_RDONLY|os.O_CREATE, 0o750)
 	if err != nil {
 		return err
 	}
@@ -45,7 +42,7 @@ func (c call) withFiles(ctx context.Context, f func(*allocator.IPAMConfig, files
 	for {
 		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return f(conf, files{store})
+			return f(files{store})
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return fmt.Errorf("lock %s: %w", lock.Name(), err)
@@ -60,9 +57,12 @@ func (c call) withFiles(ctx context.Context, f func(*allocator.IPAMConfig, files
 
 // allocate reserves an address of each range set, as host-local does. If it fails, it releases those.
 func (c call) allocate(ctx context.Context) (*types100.Result, error) {
-	r := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
-	err := c.withFiles(ctx, func(conf *allocator.IPAMConfig, store files) error {
-		r.Routes = conf.Routes
+	conf, _, err := allocator.LoadIPAMConfig(c.config, c.args)
+	if err != nil {
+		return nil, fmt.Errorf("host-local: %w", err)
+	}
+	r := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, Routes: conf.Routes}
+	err = withFiles(ctx, conf.Name, conf.DataDir, func(store files) error {
 		for i := range conf.Ranges {
 			given, err := allocator.NewIPAllocator(&conf.Ranges[i], store, i).Get(c.containerID, c.ifName, nil)
 			if err != nil && i > 0 {
@@ -82,8 +82,18 @@ func (c call) allocate(ctx context.Context) (*types100.Result, error) {
 	return r, nil
 }
 
+// release needs no ranges: those of flannel are missing until its daemon runs.
 func (c call) release(ctx context.Context) error {
-	err := c.withFiles(ctx, func(_ *allocator.IPAMConfig, store files) error {
+	var conf struct {
+		Name string `json:"name"`
+		IPAM struct {
+			DataDir string `json:"dataDir"`
+		} `json:"ipam"`
+	}
+	if err := json.Unmarshal(c.config, &conf); err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	err := withFiles(ctx, conf.Name, conf.IPAM.DataDir, func(store files) error {
 		return store.ReleaseByID(c.containerID, c.ifName)
 	})
 	if err != nil {

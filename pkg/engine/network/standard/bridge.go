@@ -76,7 +76,7 @@ func (p *Plugins) addBridge(ctx context.Context, c call) (_ types.Result, err er
 		return nil, err
 	}
 	if conf.IPMasq {
-		if err := p.masquerade.Add(c.owner(), Prefixes(addressesOf(r))); err != nil {
+		if err := p.masquerade.Add(c.owner(), prefixes(addressesOf(r))); err != nil {
 			return nil, err
 		}
 	}
@@ -84,6 +84,10 @@ func (p *Plugins) addBridge(ctx context.Context, c call) (_ types.Result, err er
 		return nil, err
 	}
 	return r.GetAsVersion(conf.CNIVersion)
+}
+
+func (p *Plugins) delBridge(ctx context.Context, c call) error {
+	return p.disconnect(ctx, c, removeAddresses)
 }
 
 // route completes the result of host-local: gateways, and the default routes to them.

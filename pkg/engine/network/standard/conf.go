@@ -50,10 +50,12 @@ type (
 		SNAT *bool `json:"snat"`
 	}
 	bandwidthConf struct{ common }
+	loopbackConf  struct{ common }
 )
 
 func (*portmapConf) check() error   { return nil }
 func (*bandwidthConf) check() error { return nil }
+func (*loopbackConf) check() error  { return nil }
 
 // lacks returns a function that reports whether a call has no value for a capability.
 func lacks(capability string) func(config []byte) bool {

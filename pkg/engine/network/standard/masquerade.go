@@ -64,6 +64,13 @@ func (m *Masquerade) Add(owner string, addresses []netip.Prefix) error {
 	return m.orReplace(err)
 }
 
+// Of returns the addresses of a pod.
+func (m *Masquerade) Of(owner string) []netip.Prefix {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.pods[owner]
+}
+
 // Remove removes the addresses of a pod that no other pod has. Another pod can have one, for example
 // after a reboot that emptied the files of host-local.
 func (m *Masquerade) Remove(owner string) error {

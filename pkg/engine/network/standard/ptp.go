@@ -47,12 +47,16 @@ func (p *Plugins) addPTP(ctx context.Context, c call) (types.Result, error) {
 		return nil, err
 	}
 	if conf.IPMasq {
-		if err := p.masquerade.Add(c.owner(), Prefixes(addressesOf(r))); err != nil {
+		if err := p.masquerade.Add(c.owner(), prefixes(addressesOf(r))); err != nil {
 			return nil, err
 		}
 	}
 	conf.setDNS(r)
 	return r.GetAsVersion(conf.CNIVersion)
+}
+
+func (p *Plugins) delPTP(ctx context.Context, c call) error {
+	return p.disconnect(ctx, c, ip.DelLinkByName)
 }
 
 // alone returns an address as a network of its own.

@@ -1,9 +1,10 @@
 // Package standard does the work of containernetworking's standard CNI plugins in this process, so
 // that a pod does not wait for the start of programs.
 //
-// A network is served here only if the node's binaries are containernetworking's and all keys of
-// its configuration are known; see Plugins.Serves. The result, the interfaces with their addresses,
-// routes and sysctls, and the files of host-local are then those of the plugins, version 1.10.
+// A network is served here only if the node's binaries are containernetworking's, or flannel's, and
+// all keys of its configuration are known; see Plugins.Serves. The result, the interfaces with their
+// addresses, routes and sysctls, and the files of host-local and flannel are then those of the
+// plugins, versions 1.10 and 1.9.
 // Masquerading differs: it is one table of nftables instead of a chain for each pod; see Masquerade.
 package standard
 
@@ -16,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,7 +26,6 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
-	"github.com/containernetworking/plugins/pkg/ip"
 )
 
 // Plugins is the invoke.Exec for networks that Serves accepts: it does ADD and DEL of standard
@@ -35,34 +36,47 @@ type Plugins struct {
 
 	bridges sync.Mutex // held while a bridge is created and configured
 
-	mu      sync.Mutex
-	genuine map[string]binary // guarded by mu, by path
+	mu       sync.Mutex
+	binaries map[string]binary // guarded by mu, by path
 }
 
 // New returns the Plugins of a node, which run programs by exec.
 func New(exec invoke.Exec, m *Masquerade) *Plugins {
-	return &Plugins{Exec: exec, masquerade: m, genuine: map[string]binary{}}
+	return &Plugins{Exec: exec, masquerade: m, binaries: map[string]binary{}}
 }
 
 // plugin is one standard plugin.
 type plugin struct {
-	// main is the path of its main package below those of containernetworking.
-	main string
+	// mains are the main packages from which it is built.
+	mains []string
 	// knows reports whether all keys and values of a configuration are known here.
 	knows func(config []byte) bool
 	// idle reports whether the plugin has nothing to do for a pod but to pass a result on.
 	idle func(config []byte) bool
 	add  func(*Plugins, context.Context, call) (types.Result, error)
-	// take takes the addresses off a pod's interface.
-	take func(ifName string) error
+	del  func(*Plugins, context.Context, call) error
+	// delegate returns the configuration of the bridge plugin, which this plugin runs.
+	delegate func(config []byte) ([]byte, error)
 }
 
 var standard = map[string]plugin{
-	"bridge":     {main: "main/bridge", knows: knows[bridgeConf], add: (*Plugins).addBridge, take: removeAddresses},
-	"ptp":        {main: "main/ptp", knows: knows[ptpConf], add: (*Plugins).addPTP, take: ip.DelLinkByName},
-	"host-local": {main: "ipam/host-local"},
-	"portmap":    {main: "meta/portmap", knows: knows[portmapConf], idle: lacks("portMappings")},
-	"bandwidth":  {main: "meta/bandwidth", knows: knows[bandwidthConf], idle: lacks("bandwidth")},
+	"bridge":     {mains: mains("main/bridge"), knows: knows[bridgeConf], add: (*Plugins).addBridge, del: (*Plugins).delBridge},
+	"ptp":        {mains: mains("main/ptp"), knows: knows[ptpConf], add: (*Plugins).addPTP, del: (*Plugins).delPTP},
+	"loopback":   {mains: mains("main/loopback"), knows: knows[loopbackConf], add: (*Plugins).addLoopback, del: (*Plugins).delLoopback},
+	"host-local": {mains: mains("ipam/host-local")},
+	"portmap":    {mains: mains("meta/portmap"), knows: knows[portmapConf], idle: lacks("portMappings")},
+	"bandwidth":  {mains: mains("meta/bandwidth"), knows: knows[bandwidthConf], idle: lacks("bandwidth")},
+	"flannel": {
+		mains: append(mains("meta/flannel"), "github.com/flannel-io/cni-plugin"), knows: knows[flannelConf],
+		add: (*Plugins).addFlannel, del: (*Plugins).delFlannel, delegate: delegate,
+	},
+}
+
+// mains returns the main packages of a plugin of containernetworking: its own, and that of the
+// program which k3s builds from all of them.
+func mains(path string) []string {
+	const project = "github.com/containernetworking/plugins"
+	return []string{project + "/plugins/" + path, project}
 }
 
 // call is one call of a plugin.
@@ -112,7 +126,7 @@ func (p *Plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 		case c.command == "ADD":
 			r, err = does.add(p, ctx, c)
 		case !idle:
-			err = p.disconnect(ctx, c, does.take)
+			err = does.del(p, ctx, c)
 		}
 		if err == nil && r != nil {
 			err = r.PrintTo(&out)
@@ -154,48 +168,56 @@ func pass(c call) (types.Result, error) {
 type binary struct {
 	size    int64
 	changed time.Time
-	genuine bool
+	main    string // empty if no Go program
 }
 
 // Serves reports whether all plugins of a network are standard ones that this package replaces.
 // find returns the path of a plugin's binary.
 func (p *Plugins) Serves(list *libcni.NetworkConfigList, find func(plugin string) (string, error)) bool {
 	for _, conf := range list.Plugins {
-		does, known := standard[conf.Network.Type]
-		if !known || does.knows == nil || !does.knows(conf.Bytes) {
+		if !p.serves(conf.Network.Type, conf.Bytes, find) {
 			return false
-		}
-		var has layer3
-		if json.Unmarshal(conf.Bytes, &has) != nil || has.IPMasq && !p.masquerade.Usable() {
-			return false
-		}
-		for _, name := range []string{conf.Network.Type, conf.Network.IPAM.Type} {
-			if name == "" {
-				continue
-			}
-			path, err := find(name)
-			if err != nil || !p.isGenuine(path, standard[name].main) {
-				return false
-			}
 		}
 	}
 	return len(list.Plugins) > 0
 }
 
-// isGenuine reports whether a program was built from containernetworking's main package. It reads
-// a file again only if it changed.
-func (p *Plugins) isGenuine(path, main string) bool {
+func (p *Plugins) serves(kind string, config []byte, find func(string) (string, error)) bool {
+	does := standard[kind]
+	if does.knows == nil || !does.knows(config) || !p.isGenuine(kind, find) {
+		return false
+	}
+	if does.delegate != nil {
+		config, err := does.delegate(config)
+		return err == nil && p.serves("bridge", config, find)
+	}
+	var has layer3
+	if json.Unmarshal(config, &has) != nil || has.IPMasq && !p.masquerade.Usable() {
+		return false
+	}
+	return has.IPAM == nil || p.isGenuine(has.IPAM.Type, find)
+}
+
+// isGenuine reports whether a program was built from a main package of the plugin. It reads a file
+// again only if it changed.
+func (p *Plugins) isGenuine(kind string, find func(string) (string, error)) bool {
+	path, err := find(kind)
+	if err != nil {
+		return false
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return false
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b, checked := p.genuine[path]
+	b, checked := p.binaries[path]
 	if !checked || b.size != info.Size() || !b.changed.Equal(info.ModTime()) {
-		built, err := buildinfo.ReadFile(path)
-		b = binary{info.Size(), info.ModTime(), err == nil && built.Path == "github.com/containernetworking/plugins/plugins/"+main}
-		p.genuine[path] = b
+		b = binary{size: info.Size(), changed: info.ModTime()}
+		if built, err := buildinfo.ReadFile(path); err == nil {
+			b.main = built.Path
+		}
+		p.binaries[path] = b
 	}
-	return b.genuine
+	return slices.Contains(standard[kind].mains, b.main)
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -47,6 +48,17 @@ func TestKnows(t *testing.T) {
 		`{"type": "portmap", "markMasqBit": 3}`:                                                                      false,
 		`{"type": "bandwidth", "capabilities": {"bandwidth": true}}`:                                                 true,
 		`{"type": "bandwidth", "ingressRate": 1000, "ingressBurst": 1000}`:                                           false,
+		`{"type": "loopback"}`:              true,
+		`{"type": "loopback", "mtu": 9000}`: false,
+		`{"type": "flannel"}`:               true,
+		`{"type": "flannel", "subnetFile": "/a", "dataDir": "/b", "ipam": {"routes": []}, "delegate": null}`: true,
+		`{"type": "flannel", "delegate": {"type": "bridge", "hairpinMode": true}}`:                           true,
+		`{"type": "flannel", "delegate": {"type": "ipvlan"}}`:                                                false,
+		`{"type": "flannel", "delegate": {"type": 7}}`:                                                       false,
+		`{"type": "flannel", "delegate": {"ipam": {}}}`:                                                      false,
+		`{"type": "flannel", "delegate": {"name": "n"}}`:                                                     false,
+		`{"type": "flannel", "ipam": {"routes": {}}}`:                                                        false,
+		`{"type": "flannel", "backend": "vxlan"}`:                                                            false,
 		`{"type": "portmap"`: false,
 	} {
 		kind := strings.Split(config, `"`)[3]
@@ -101,10 +113,27 @@ func ipNet(p netip.Prefix) net.IPNet {
 }
 
 func TestPrefixes(t *testing.T) {
-	got := Prefixes([]net.IPNet{{IP: net.ParseIP("10.1.2.3"), Mask: net.CIDRMask(16, 32)}, {IP: net.ParseIP("fd00::3"), Mask: net.CIDRMask(64, 128)}})
+	got := prefixes([]net.IPNet{{IP: net.ParseIP("10.1.2.3"), Mask: net.CIDRMask(16, 32)}, {IP: net.ParseIP("fd00::3"), Mask: net.CIDRMask(64, 128)}})
 	if want := []netip.Prefix{netip.MustParsePrefix("10.1.2.3/16"), netip.MustParsePrefix("fd00::3/64")}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
+}
+
+// The configuration for the bridge plugin must be, byte by byte, that of flannel's plugin 1.9.1, which
+// reads it again for DEL.
+func TestDelegate(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "subnet.env")
+	test.Must(t, os.WriteFile(file, []byte("FLANNEL_NETWORK=10.98.0.0/16,10.97.0.0/16,10.98.0.0/16\n"+
+		"FLANNEL_SUBNET=10.98.7.1/24\nFLANNEL_IPV6_NETWORK=fd98::/48,fd97::/48\n"+
+		"FLANNEL_IPV6_SUBNET=fd98:0:0:7::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=1\n"), 0o644))
+	got, err := delegate([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "flannel", "subnetFile": "` + file + `",
+		"delegate": {"hairpinMode": true, "bridge": "brx"}, "ipam": {"dataDir": "/d", "routes": [{"dst": "192.0.2.0/24"}]},
+		"runtimeConfig": {"dns": {"servers": ["10.0.0.1"]}}}`))
+	test.Must(t, err)
+	test.Equal(t, "the configuration", string(got), `{"bridge":"brx","cniVersion":"1.0.0","hairpinMode":true,"ipMasq":true,`+
+		`"ipam":{"dataDir":"/d","ranges":[[{"subnet":"10.98.7.0/24"}],[{"subnet":"fd98:0:0:7::/64"}]],`+
+		`"routes":[{"dst":"192.0.2.0/24"},{"dst":"10.98.0.0/16"},{"dst":"10.97.0.0/16"},{"dst":"fd98::/48"},{"dst":"fd97::/48"}],"type":"host-local"},`+
+		`"isGateway":true,"mtu":1450,"name":"n","runtimeConfig":{"dns":{"servers":["10.0.0.1"]}},"type":"bridge"}`)
 }
 
 // Only genuine plugins are served in process. Another program of the same name must be executed,
@@ -131,6 +160,18 @@ func TestServesOnlyGenuinePlugins(t *testing.T) {
 	serves("the plugin", true)
 	test.Must(t, os.WriteFile(filepath.Join(dir, "bridge"), []byte(test.File(t, filepath.Join(os.Getenv("BERTH_TEST_CNI"), "ptp"))), 0o755))
 	serves("another plugin of that name", false)
+
+	// k3s builds one program from a main package at the root of the project; each plugin is a link to it.
+	project := t.TempDir()
+	test.Must(t, os.WriteFile(filepath.Join(project, "go.mod"), []byte("module github.com/containernetworking/plugins\n"), 0o644))
+	test.Must(t, os.WriteFile(filepath.Join(project, "main.go"), []byte("package main\n\nfunc main() {}\n"), 0o644))
+	build := exec.Command("go", "build", "-o", filepath.Join(dir, "cni"))
+	build.Dir, build.Env = project, append(os.Environ(), "GOWORK=off")
+	out, err := build.CombinedOutput()
+	test.Mustf(t, err, "%s", out)
+	test.Must(t, os.Remove(filepath.Join(dir, "bridge")))
+	test.Must(t, os.Symlink("cni", filepath.Join(dir, "bridge")))
+	serves("a link to k3s's program", true)
 }
 
 // A call whose context has ended must not create anything.

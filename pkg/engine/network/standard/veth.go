@@ -75,8 +75,8 @@ func (l *layer3) setDNS(r *types100.Result) {
 	}
 }
 
-// Prefixes converts addresses with the masks of their subnets.
-func Prefixes(addresses []net.IPNet) []netip.Prefix {
+// prefixes converts addresses with the masks of their subnets.
+func prefixes(addresses []net.IPNet) []netip.Prefix {
 	all := make([]netip.Prefix, len(addresses))
 	for i, address := range addresses {
 		a, _ := netip.AddrFromSlice(address.IP) // it has 4 or 16 bytes

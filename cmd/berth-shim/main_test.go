@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
-// TestMain runs berth-shim in the test binary if the environment requests it.
+// TestMain runs berth-shim in the test binary if the variable BERTH_SHIM_TEST_MAIN is set.
 func TestMain(m *testing.M) {
 	if os.Getenv("BERTH_SHIM_TEST_MAIN") == "1" {
 		main()
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// shim returns a command that runs the program with inherited files and environment.
+// shim returns a command that runs berth-shim. berth-shim inherits the files and the environment.
 func shim(files []*os.File, env []string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(append(os.Environ(), "BERTH_SHIM_TEST_MAIN=1"), env...)
@@ -92,7 +92,7 @@ func TestWhatCannotServeSaysWhy(t *testing.T) {
 	}
 }
 
-// serving starts the program and waits until it serves.
+// serving starts berth-shim and waits until it serves.
 func serving(t *testing.T, env ...string) (cmd *exec.Cmd, dir, socket string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -112,7 +112,8 @@ func serving(t *testing.T, env ...string) (cmd *exec.Cmd, dir, socket string) {
 	return cmd, dir, socket
 }
 
-// The memory of a supervisor contains input and output of pods, which must not be dumped.
+// A supervisor's memory contains input and output of pods. So the kernel must not write a core
+// dump.
 func TestLeavesNoCore(t *testing.T) {
 	coredumptest.Need(t)
 	if cmd, _, _ := serving(t, coredumptest.Environment); coredumptest.Crashed(t, cmd) {
@@ -120,8 +121,8 @@ func TestLeavesNoCore(t *testing.T) {
 	}
 }
 
-// A supervisor survives SIGHUP, which the kernel sends when a terminal closes, and SIGPIPE.
-// SIGKILL ends it and leaves its socket.
+// A supervisor survives SIGPIPE and SIGHUP. (The kernel sends SIGHUP when a terminal closes.)
+// SIGKILL ends the supervisor, and the socket stays.
 func TestServesUntilItIsKilled(t *testing.T) {
 	cmd, dir, path := serving(t)
 	ended := make(chan error, 1)

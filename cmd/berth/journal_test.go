@@ -31,7 +31,8 @@ func TestMessagesInTheJournalHaveTheirPriority(t *testing.T) {
 	}
 }
 
-// Messages of libraries contain text of registries, so control characters are escaped.
+// Log messages of libraries can contain text from registries. So control characters in log messages
+// are escaped.
 func TestMessagesPrint(t *testing.T) {
 	var out bytes.Buffer
 	l := logrus.New()

@@ -38,8 +38,8 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth",
 		Short: "A CRI daemon that runs each pod on the runtime that its handler names",
-		Long: "berth serves the Kubernetes CRI on one unix socket, and forwards each pod sandbox, with\n" +
-			"every later call about it, to the runtime that its RuntimeClass handler names.\n\n" +
+		Long: "berth serves the Kubernetes CRI on one unix socket. It runs each pod on the runtime that\n" +
+			"the pod's RuntimeClass handler names.\n\n" +
 			"Exit status: 0 on success, 2 if the configuration or the command line is wrong, 3 if\n" +
 			"the command succeeded and found something that needs attention, 1 for any other\n" +
 			"failure.",

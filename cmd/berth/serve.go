@@ -36,9 +36,11 @@ func serveCommand(f *serveFlags) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the daemon in the foreground",
-		Long: "Run the daemon in the foreground until SIGTERM or SIGINT. Pods keep running when it\n" +
-			"exits, and are recovered when it starts again. If the files have mistakes, it uses the\n" +
-			"last accepted configuration and is degraded; without one it does not start.",
+		Long: "Run the daemon in the foreground until SIGTERM or SIGINT. When the daemon exits, pods\n" +
+			"keep running. When the daemon starts again, it recovers the pods.\n\n" +
+			"If the configuration files have mistakes, the daemon uses the last accepted\n" +
+			"configuration and is degraded. Without an accepted configuration, the daemon does not\n" +
+			"start.",
 		Example: "  berth serve\n  berth serve -c ./config.toml --set engine.root=/var/tmp/berth",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return serve(c, *f) },

@@ -28,7 +28,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// maxGrowth is by how much the daemon's memory may grow for an image or a registry.
+// maxGrowth is the largest growth of the daemon's memory that a test allows.
 const maxGrowth = 64 << 20
 
 // endless is the size of an "endless" body: more than maxGrowth, but not so much that
@@ -39,7 +39,7 @@ const endless = 512 << 20
 type attack struct {
 	// image prepares the registry and returns the image to pull.
 	image func(*testing.T, *hostile) string
-	// code and says are the code and text of the error; code is OK if the pull must succeed.
+	// code and says are the code and text of the error. If the pull must succeed, code is OK.
 	code codes.Code
 	says string
 	// then is called after a successful pull.
@@ -125,8 +125,8 @@ func nestedIndexes(t *testing.T, h *hostile) string {
 	return h.tag("nested", desc)
 }
 
-// layerIsConfig is an image with a configuration of 300 MiB in its list of layers, which
-// containerd's unpacker would read into memory.
+// layerIsConfig is an image with a blob of 300 MiB in its list of layers. The blob has the media
+// type of a configuration, so containerd's unpacker would read it into memory.
 func layerIsConfig(t *testing.T, h *hostile) string {
 	text, inside := emptyTar(t)
 	layer := h.putBytes(t, imagespec.MediaTypeImageLayerGzip, text)
@@ -134,8 +134,8 @@ func layerIsConfig(t *testing.T, h *hostile) string {
 	return h.image(t, "inner-config", h.config(t, nil, inside, c.Digest), layer, c)
 }
 
-// zippedManifest is a manifest with Content-Encoding gzip: small in transfer, large when
-// decompressed.
+// zippedManifest is a manifest with Content-Encoding gzip. It is small in transfer, and large when
+// it is decompressed.
 func zippedManifest(t *testing.T, h *hostile) string {
 	text := zipped(t, padded("{", endless, " ", "}"))
 	h.answer("/v2/zipped/", func(w http.ResponseWriter, r *http.Request) {
@@ -177,7 +177,7 @@ func wideWindow(t *testing.T, h *hostile) string {
 	return h.image(t, "zstd", h.config(t, nil, inside), layer)
 }
 
-// ofLayer tags an image of one layer.
+// ofLayer tags an image with one layer.
 func ofLayer(t *testing.T, h *hostile, name string, write func(io.Writer) error) string {
 	t.Helper()
 	sum := sha256.New()
@@ -216,8 +216,8 @@ func longNames(t *testing.T, h *hostile) string {
 	}))
 }
 
-// longAttributes has directories with attributes of 1 MB, which an unpacker remembers
-// until the end of the layer.
+// longAttributes is an image with directories that have attributes of 1 MB. An unpacker keeps the
+// attributes in memory until the end of the layer.
 func longAttributes(t *testing.T, h *hostile) string {
 	long := strings.Repeat("a", 1_000_000)
 	return ofLayer(t, h, "attributes", entries(300, func(i int) *tar.Header {
@@ -225,7 +225,8 @@ func longAttributes(t *testing.T, h *hostile) string {
 	}))
 }
 
-// holes is a sparse file of 1 EiB without data, which an unpacker would write as zeros.
+// holes is an image with a sparse file of 1 EiB. The file has no data. An unpacker without limits
+// would write 1 EiB of zeros.
 func holes(t *testing.T, h *hostile) string {
 	const size = 1 << 60
 	attributes := ""
@@ -255,8 +256,8 @@ func tarBlock(name string, kind byte, size int) []byte {
 	return b
 }
 
-// longLabels and longEnvironment are images with configurations near the size limit.
-// The pull and the status of several of them must stay within maxGrowth.
+// longLabels and longEnvironment are images with configurations near the size limit. A test pulls
+// several such images and requests their status. The daemon's memory may grow by at most maxGrowth.
 func longLabels(t *testing.T, h *hostile) string {
 	return manyImages(t, h, "labels", func(i int, spec *imagespec.Image) {
 		spec.Config.Labels = map[string]string{"number": fmt.Sprint(i), "long": strings.Repeat("a", 3<<20)}
@@ -273,8 +274,8 @@ func longEnvironment(t *testing.T, h *hostile) string {
 
 const imageCount = 10
 
-// manyImages tags imageCount images, called name and a number from 0. It returns the
-// reference of the first.
+// manyImages tags imageCount images: name+"0", name+"1" and so on. It returns the reference of the
+// first image.
 func manyImages(t *testing.T, h *hostile, name string, change func(int, *imagespec.Image)) string {
 	text, inside := emptyTar(t)
 	layer := h.putBytes(t, imagespec.MediaTypeImageLayerGzip, text)
@@ -285,7 +286,7 @@ func manyImages(t *testing.T, h *hostile, name string, change func(int, *imagesp
 	return strings.TrimSuffix(ref, strconv.Itoa(imageCount-1)) + "0"
 }
 
-// inspected pulls all images of manyImages, and reads the verbose status of the first.
+// inspected pulls all images of manyImages. Then it reads the verbose status of the first image.
 func inspected(t *testing.T, b *bed, image string) {
 	for i := range imageCount {
 		ref := strings.TrimSuffix(image, "0") + strconv.Itoa(i)
@@ -303,8 +304,8 @@ func (b *bed) pull(t *testing.T, image string) error {
 	return err
 }
 
-// TestHostileImages pulls images that are made to exhaust memory or time, or to crash
-// the daemon. Only the pull may fail; the daemon's memory must not grow much.
+// TestHostileImages pulls images that are made to exhaust memory or time, or to crash the daemon.
+// Only the pull may fail. The daemon's memory may grow by at most maxGrowth.
 func TestHostileImages(t *testing.T) {
 	t.Parallel()
 	h := newHostile(t)
@@ -316,8 +317,9 @@ func TestHostileImages(t *testing.T) {
 // atOnce is the number of hostile images that are pulled at the same time.
 const atOnce = 5
 
-// TestManyHostileImages pulls several images of a kind at once: the memory that they cost the
-// daemon must not add up. Hostile layers are left out, because child processes unpack them.
+// TestManyHostileImages pulls several images of one kind at the same time. Together, they may use
+// no more of the daemon's memory than one image may use. Images with hostile layers are left out,
+// because child processes unpack layers.
 func TestManyHostileImages(t *testing.T) {
 	t.Parallel()
 	// The other kinds resemble these or are refused early.
@@ -335,7 +337,8 @@ func TestManyHostileImages(t *testing.T) {
 	}
 }
 
-// attacked makes a new daemon pull the images at once, and checks its memory growth.
+// attacked starts a daemon and pulls all images at the same time. It checks the growth of the
+// daemon's memory.
 func attacked(t *testing.T, a attack, images ...string) {
 	t.Helper()
 	b := newBed(t, testbed.Options{Config: "[registry]\npull_progress_timeout = \"2s\"\nmax_image_entries = " + strconv.Itoa(maxEntries) + "\n[log]\nlevel = \"info\"\n"})
@@ -427,8 +430,8 @@ func TestNeighbourOfHostileImages(t *testing.T) {
 	}
 }
 
-// growthOf resets the peak memory of a process. The returned function fails the test if the peak
-// since then is more than limit bytes above the memory at the reset.
+// growthOf resets the peak memory of a process. The returned function reads the new peak. It fails
+// the test if the peak is more than limit bytes above the memory at the reset.
 func growthOf(t *testing.T, pid int) func(limit int64) {
 	t.Helper()
 	before := memory(t, pid, "VmRSS")
@@ -443,7 +446,7 @@ func growthOf(t *testing.T, pid int) func(limit int64) {
 	}
 }
 
-// memory returns a figure of /proc/PID/status, in bytes.
+// memory returns a number from /proc/PID/status, in bytes.
 func memory(t *testing.T, pid int, name string) int64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

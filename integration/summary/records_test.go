@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// tests are tests with every outcome. Their records are made by go test itself.
+// tests is a package with a test for each outcome. go test itself writes the records of these
+// tests.
 const tests = `package p
 
 import (

@@ -13,7 +13,7 @@ func Must(t T, err error) {
 	}
 }
 
-// Mustf is Must with the name of the step.
+// Mustf is like Must. The format names the step.
 func Mustf(t T, err error, format string, args ...any) {
 	t.Helper()
 	if err != nil {
@@ -21,7 +21,7 @@ func Mustf(t T, err error, format string, args ...any) {
 	}
 }
 
-// Check is Must, but the test continues.
+// Check fails the test if a step failed. The test continues.
 func Check(t T, err error) {
 	t.Helper()
 	if err != nil {
@@ -29,7 +29,7 @@ func Check(t T, err error) {
 	}
 }
 
-// Checkf is Check with the name of the step.
+// Checkf is like Check. The format names the step.
 func Checkf(t T, err error, format string, args ...any) {
 	t.Helper()
 	if err != nil {
@@ -37,7 +37,7 @@ func Checkf(t T, err error, format string, args ...any) {
 	}
 }
 
-// Fails fails the test if err is nil. The format describes what has wrongly succeeded.
+// Fails fails the test if err is nil. The format describes the step that should have failed.
 func Fails(t T, err error, format string, args ...any) {
 	t.Helper()
 	if err == nil {
@@ -45,7 +45,8 @@ func Fails(t T, err error, format string, args ...any) {
 	}
 }
 
-// Empty fails unless a list is empty. The format describes its items, as in "pods are left".
+// Empty fails the test unless the list is empty. The format describes the items of the list, as in
+// "pods are left".
 func Empty[E any](t T, list []E, format string, args ...any) {
 	t.Helper()
 	if len(list) > 0 {
@@ -53,7 +54,8 @@ func Empty[E any](t T, list []E, format string, args ...any) {
 	}
 }
 
-// Same fails unless got is want. The format goes before got, as in "the handler is".
+// Same fails the test unless got equals want. The message is the format and then got. So the format
+// is like "the handler is".
 func Same[V comparable](t T, got, want V, format string, args ...any) {
 	t.Helper()
 	if got != want {
@@ -61,7 +63,7 @@ func Same[V comparable](t T, got, want V, format string, args ...any) {
 	}
 }
 
-// MustBe is Same, but a failure ends the test.
+// MustBe is like Same, but a failure ends the test.
 func MustBe[V comparable](t T, got, want V, format string, args ...any) {
 	t.Helper()
 	if got != want {
@@ -69,7 +71,7 @@ func MustBe[V comparable](t T, got, want V, format string, args ...any) {
 	}
 }
 
-// Contains fails unless a text has a part. The format describes the text or the failure.
+// Contains fails the test unless text contains part. The format describes the text or the failure.
 func Contains(t T, text, part, format string, args ...any) {
 	t.Helper()
 	if !strings.Contains(text, part) {

@@ -11,8 +11,8 @@
 //	pod.Remove(t)
 //	berth.NoLeaks(t, before)
 //
-// Cleanups of the T remove everything that was created for it. Two testbeds on one host share only
-// the base chains of iptables, so tests of several packages can run at the same time.
+// Cleanups of a T remove everything that the testbed created for this T. Two testbeds on one host
+// share only the base chains of iptables. So tests of several packages can run at the same time.
 package testbed
 
 import (
@@ -26,8 +26,8 @@ import (
 	"sync"
 )
 
-// T is what the testbed needs of a test. *testing.T and *testing.B implement it, and Run has a T
-// for programs. Fatalf and Skipf end the calling goroutine.
+// T has the methods of a test that the testbed needs. *testing.T and *testing.B implement T. For
+// programs, Run creates a T. Fatalf and Skipf end the calling goroutine.
 type T interface {
 	Helper()
 	Name() string
@@ -41,8 +41,9 @@ type T interface {
 	Failed() bool
 }
 
-// Run calls body with a T, then runs its cleanups, the last first, and returns all failures. Log
-// lines go to out. T's Context is ctx; body should return when ctx is done.
+// Run creates a T and calls body with this T. Then it runs the cleanups of the T, the last cleanup
+// first, and returns all failures. Log lines go to out. The Context of the T is ctx. body should
+// return when ctx is done.
 func Run(ctx context.Context, name string, out io.Writer, body func(T)) error {
 	run := &programRun{ctx: ctx, name: name, out: out}
 	run.goexit(func() { body(run) })
@@ -66,7 +67,7 @@ type programRun struct {
 	cleanups []func()
 }
 
-// goexit calls f in a new goroutine, which f may end, and waits.
+// goexit calls f in a new goroutine and waits for the goroutine. f may end the goroutine.
 func (r *programRun) goexit(f func()) {
 	done := make(chan struct{})
 	go func() {

@@ -72,7 +72,8 @@ func TestCompanions(t *testing.T) {
 	}
 }
 
-// A wrapper has no companions: those of the runsc that it calls are elsewhere.
+// A wrapper has no companions. The runsc that the wrapper calls is in another directory, and its
+// companions are there, too.
 func TestWrapperWithoutCompanions(t *testing.T) {
 	path := script(t, t.TempDir(), "runsc", "[ \"$1\" != features ] || exit 128\necho runsc version release-20260831.0\n")
 	rt, err := New(nil).Probe(t.Context(), oci(path))
@@ -81,7 +82,7 @@ func TestWrapperWithoutCompanions(t *testing.T) {
 	}
 }
 
-// A release without companions rejects sidecarFlag, and needs no other files.
+// A release of gVisor without companions rejects sidecarFlag. It needs no files beside runsc.
 func TestReleaseWithoutCompanions(t *testing.T) {
 	path := script(t, t.TempDir(), "runsc", "case $1 in --version) echo runsc version release-20250512.0;; *) exit 128;; esac\n")
 	rt, err := New(nil).Probe(t.Context(), oci(path))

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/pkg/remote/lastknown"
 )
 
-// A daemon may omit the handler of a pod in responses, as CRI-O does. The pod still belongs
-// to the handler that created it.
+// A daemon may omit the handler of a pod in responses, as CRI-O does. The pod still belongs to the
+// handler that it was created under.
 func TestHandlerThatADaemonOmits(t *testing.T) {
 	n := naming{names: newNames(nil), known: &lastknown.Pods{}}
 	n.names.set([]lastknown.Handler{{Name: "crio", Remote: ""}, {Name: "crun", Remote: "crun"}, {Name: "kata", Remote: "kata-qemu"}})
@@ -38,8 +38,9 @@ func TestHandlerThatADaemonOmits(t *testing.T) {
 	}
 }
 
-// A pod listed without a handler gets that of the daemon's default, else the first by name,
-// even if all handlers have the same names in berth and in the daemon.
+// A daemon may list a pod without a handler. Then berth shows its own handler for the daemon's
+// default handler. If berth has no such handler, it shows its first handler by name. This is also
+// so if each handler has the same name in berth and in the daemon.
 func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 	for _, handlers := range [][]lastknown.Handler{{{Name: "legacy", Remote: "crun"}}, {{Name: "crun", Remote: "crun"}}, {{Name: "crio", Remote: ""}}} {
 		n := naming{names: newNames(nil), known: &lastknown.Pods{}}
@@ -51,8 +52,8 @@ func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 	}
 }
 
-// TestHandlerIsStoredAtOnce reads the state file right after a pod's creation: it must have the
-// pod's handler, before the next list is written.
+// TestHandlerIsStoredAtOnce reads the state file right after a pod's creation. The file must
+// already have the pod's handler. berth writes the next list of pods later.
 func TestHandlerIsStoredAtOnce(t *testing.T) {
 	b := test.Value(newBackend(backendOptions{
 		Endpoint: filepath.Join(t.TempDir(), "cri.sock"), Dir: t.TempDir(), Instance: "me", ListTimeout: time.Second, Changed: func() {},

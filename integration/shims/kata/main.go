@@ -1,11 +1,11 @@
-// Command kata imitates Kata Containers' shim in the points in which it differs
-// from containerd's runc shim. Kata needs hardware virtualisation, which machines
-// that run tests do not have; the rest of this program is containerd's own
-// (pkg/shim, and the task service of its runc shim), and the containers are runc's.
+// Command kata imitates the shim of Kata Containers. Tests cannot run the real shim, because it
+// needs hardware virtualisation. This program uses the code of containerd's runc shim (pkg/shim and
+// the task service), and runc runs the containers. The program differs from the runc shim in the
+// same points as Kata's shim.
 //
-// A comment at each of these points names the source of the behaviour: a path below src/runtime of
-// github.com/kata-containers/kata-containers, unless stated otherwise. The settings are in the type
-// Kata of package shims.
+// A comment at each of these points names the source of the behaviour. The source is a path below
+// src/runtime of github.com/kata-containers/kata-containers, unless stated otherwise. The settings
+// are in the type Kata of package shims.
 package main
 
 import (
@@ -24,7 +24,7 @@ func main() {
 		case "machine":
 			exit(machine(os.Args[2:]))
 		case "-info":
-			// Kata's flags are those of containerd 1.x, which does not have -info.
+			// Kata's shim has the flags of containerd 1.x. The flag -info does not exist there.
 			exit(fmt.Errorf("flag provided but not defined: -info"))
 		case "-v", "--version":
 			// cmd/containerd-shim-kata-v2/main.go

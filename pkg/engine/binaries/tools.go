@@ -15,16 +15,17 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/keep"
 )
 
-// tools are the engine's own programs, copied below the root directory under their content hash:
-// when a package upgrade replaces the installed ones, a live pod's supervisor restarts from its
-// own copy. The collector removes unused copies.
+// tools are copies of the engine's own programs, below the root directory. The path of a copy
+// contains the hash of its content. When a package upgrade replaces the installed programs, the
+// supervisor of a live pod still restarts from its own copy. The collector removes unused copies.
 type tools struct {
 	dir string
 	// NoExec is set if programs in dir cannot be executed. Then Supervisor is the original.
 	NoExec         bool
 	Supervisor     string
 	SupervisorHash string
-	// PauseRoot is a root filesystem with berth-pause, under all its names, and empty mount points.
+	// PauseRoot is a root filesystem. It contains berth-pause under all its names, and empty mount
+	// points.
 	PauseRoot string
 }
 
@@ -83,8 +84,8 @@ func copyProgram(in io.Reader, to string) error {
 	})
 }
 
-// newPauseRoot makes the root filesystem of sandbox processes. It is mounted read-only, so every
-// mount point of the runtimes must exist.
+// newPauseRoot makes the root filesystem of sandbox processes. The filesystem is mounted read-only,
+// so every mount point of the runtimes must exist in it.
 func newPauseRoot(dir, pause string) error {
 	for _, d := range []string{"dev", "proc", "sys", "tmp", "etc"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
@@ -104,8 +105,8 @@ func newPauseRoot(dir, pause string) error {
 	return nil
 }
 
-// The name of berth-pause selects its role: a sandbox's process, a connection into a pod, or the
-// self-check pod's probe.
+// berth-pause has a role for each of these names: the process of a sandbox, a connection into a
+// pod, or the probe of a self-check pod.
 const (
 	PauseName   = "pause"
 	ConnectName = "connect"

@@ -22,7 +22,7 @@ func Example() {
 		panic(err)
 	}
 	out := log.Stream(crilog.Stdout)
-	for _, chunk := range []string{"hello, ", "world\nhalf a line"} { // a write need not be a line
+	for _, chunk := range []string{"hello, ", "world\nhalf a line"} { // a write can end within a line
 		if _, err := out.Write([]byte(chunk)); err != nil {
 			panic(err)
 		}

@@ -1,6 +1,7 @@
-// Package criu writes the processes of containers to files, by the CRIU that their runtimes call,
-// while the containers are frozen. A frozen container has a record until it is thawed, so that the
-// next daemon can thaw it if this one is killed.
+// Package criu writes the processes of containers to files. It freezes a container. Then the
+// container's runtime calls CRIU, and CRIU writes the files. A frozen container has a record on
+// disk until it is thawed. If the daemon is killed, the next daemon finds the record and thaws the
+// container.
 package criu
 
 import (
@@ -72,7 +73,7 @@ func Version(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("%s does not report its version; reinstall the package criu: %w", program, errdefs.ErrFailedPrecondition)
 }
 
-// Dumper writes containers. The caller of each method must hold the container's Op.
+// Dumper writes containers to files. The caller of each method must hold the container's Op.
 type Dumper struct {
 	pods  *pod.Registry
 	tasks *task.Service
@@ -84,7 +85,8 @@ func New(pods *pod.Registry, tasks *task.Service, files *image.Store) *Dumper {
 	return &Dumper{pods: pods, tasks: tasks, files: files}
 }
 
-// Freeze freezes a container. After an error it may be frozen nevertheless, so call Thaw.
+// Freeze freezes a container. The container may be frozen even after an error, so the caller must
+// then call Thaw.
 func (d *Dumper) Freeze(ctx context.Context, c *pod.Container) error {
 	if err := os.MkdirAll(d.pods.FrozenDir(c.ID()), 0o700); err != nil {
 		return err
@@ -100,7 +102,8 @@ func (d *Dumper) Freeze(ctx context.Context, c *pod.Container) error {
 	return nil
 }
 
-// freeze retries: with cgroup v1, runc gives up on processes that fork faster than they are frozen.
+// freeze retries because runc can fail with cgroup v1: runc gives up if processes fork faster than
+// runc freezes them.
 func freeze(ctx context.Context, client *shim.Client, id string) error {
 	for attempt := 1; ; attempt++ {
 		_, err := client.Task.Pause(ctx, &taskapi.PauseRequest{ID: id})
@@ -114,8 +117,8 @@ func freeze(ctx context.Context, client *shim.Client, id string) error {
 	}
 }
 
-// Thaw thaws a container, even if its supervisor was replaced, and removes its record. It ignores
-// the end of ctx. If the thawing fails, ThawLater retries in the background.
+// Thaw thaws a container, even if the supervisor was replaced. Then it removes the container's
+// record. Thaw ignores the end of ctx. If it fails, ThawLater retries in the background.
 func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
 	defer cancel()
@@ -132,8 +135,8 @@ func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 	}
 }
 
-// ThawLater retries until a container is thawed or has exited, and then calls done while it holds
-// the container's Op. It gives up when the daemon stops.
+// ThawLater retries until a container is thawed or has exited. Then it calls done. It holds the
+// container's Op meanwhile. ThawLater gives up when the daemon stops.
 func ThawLater(pods *pod.Registry, c *pod.Container, done func() error) {
 	ctx := pods.Background
 	entry := log.G(ctx).WithField("container", c.ID())
@@ -177,7 +180,8 @@ func ThawOnce(ctx context.Context, l pod.Layout, c *pod.Container) error {
 			return err
 		}
 	}
-	return unlock(ctx, l, c) // unblocks the network, since CRIU has ended
+	// The network can be unblocked: the supervisor delays Resume until CRIU has ended.
+	return unlock(ctx, l, c)
 }
 
 func resume(ctx context.Context, c *pod.Container) error {
@@ -192,11 +196,12 @@ func resume(ctx context.Context, c *pod.Container) error {
 	return task.FromShim(err)
 }
 
-// isThawed reports whether a container is not frozen, or no longer exists, although Resume failed.
+// isThawed is called if Resume failed. It reports whether the container nevertheless is not frozen,
+// or no longer exists.
 func isThawed(ctx context.Context, client *shim.Client, c *pod.Container) bool {
 	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: c.ID()})
 	if err != nil {
-		return errdefs.IsNotFound(task.FromShim(err)) // it has exited, and is deleted
+		return errdefs.IsNotFound(task.FromShim(err)) // the container has exited, and is deleted
 	}
 	return state.GetStatus() != tasktypes.Status_PAUSED
 }
@@ -205,13 +210,15 @@ func isThawed(ctx context.Context, client *shim.Client, c *pod.Container) bool {
 type Connections bool
 
 const (
-	// Kept connections are written. The pod's network is blocked meanwhile.
+	// Kept means that CRIU writes the connections. The pod's network is blocked meanwhile.
 	Kept Connections = true
-	// Closed connections are closed in a restored container, which may have another address.
+	// Closed means that a restored container has no connections. The container may have another
+	// address then.
 	Closed Connections = false
 )
 
-// Write writes a frozen container to dir: its processes, and its changes in its root filesystem.
+// Write writes a frozen container to dir: the processes, and the files that the container has
+// changed in its root filesystem.
 func (d *Dumper) Write(ctx context.Context, c *pod.Container, dir *checkpoint.Dir, tcp Connections) error {
 	if err := d.processes(ctx, c, dir, tcp); err != nil {
 		return err
@@ -230,7 +237,8 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 	}
 	options, err := typeurl.MarshalAnyToProto(&runcapi.CheckpointOptions{
 		WorkPath: dir.Path,
-		// The container continues: allow sockets and locks shared with other processes.
+		// The container continues after the checkpoint. So it may share sockets and locks with
+		// other processes.
 		OpenTcp: bool(tcp), ExternalUnixSockets: true, FileLocks: true, Terminal: c.Config().GetTty(),
 	})
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 )
 
-// TestCheckpointImages checks that the manifest alone marks an image as a checkpoint, even if an
-// ordinary image has the same configuration, and that checkpoint_images selects the images that
-// may be restored.
+// TestCheckpointImages checks that only the manifest marks an image as a checkpoint. An ordinary
+// image with the same configuration is not a checkpoint. The test also checks that
+// checkpoint_images selects the images that may be restored.
 func TestCheckpointImages(t *testing.T) {
 	plain := build(t, v1.Config{Cmd: []string{"sh"}}, layer(t, file{name: "config.dump", body: "x"}))
 	r, s, before := pulled(t, Config{CheckpointImages: []string{domain + "/warm/*", domain + "/one"}}, plain)

@@ -34,8 +34,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 )
 
-// A wrong nonce in an image that was encrypted for this node is refused. Otherwise ocicrypt would
-// panic in a goroutine of containerd.
+// An image that was encrypted for this node is refused if its nonce is wrong. Otherwise ocicrypt
+// would panic in a goroutine of containerd.
 func TestEncryptedImageWithWrongNonce(t *testing.T) {
 	for name, annotation := range map[string]string{
 		"short nonce": `{"cipher":"AES_256_CTR_HMAC_SHA256","hmac":"YQ==","cipheroptions":{"nonce":"YQ=="}}`,
@@ -86,7 +86,8 @@ func TestLayerThatTakesMemory(t *testing.T) {
 	pullImage(t, s, domain+"/good:1")
 }
 
-// Little of a large configuration stays in memory. Whole reads all of it for a container.
+// Only a small part of a large configuration stays in memory. Store.Whole reads the whole
+// configuration when a container needs it.
 func TestLargeConfigIsReadAgain(t *testing.T) {
 	reg := newTestRegistry(t)
 	var env []string
@@ -109,7 +110,7 @@ func TestLargeConfigIsReadAgain(t *testing.T) {
 	}
 }
 
-// A blob that is in the store as a layer is not read into memory as a configuration.
+// If a blob is in the store as a layer, it is not read into memory as a configuration.
 func TestLayerAsConfiguration(t *testing.T) {
 	reg := newTestRegistry(t)
 	big := static.NewLayer(make([]byte, 5<<20), types.OCIUncompressedLayer)

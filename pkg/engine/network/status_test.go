@@ -63,8 +63,8 @@ func TestHealthDoesNotWaitForADiskThatHangs(t *testing.T) {
 	})
 }
 
-// A pod that comes right after the daemon's start waits for the first check: on a busy
-// node, reading the configuration may take seconds.
+// A pod that is created right after the daemon's start waits for the first check of the network. On
+// a busy node, berth may need seconds to read the configuration.
 func TestPodsWaitForTheFirstCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &health{

@@ -11,8 +11,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// apparmorFor returns the profile of a container, "" for none. A profile requested by name applies
-// to privileged containers too; a default profile does not.
+// apparmorFor returns the profile of a container, or "" if the container gets no profile. A
+// privileged container gets a profile that is requested by name, but not a default profile.
 func apparmorFor(sc *runtimeapi.LinuxContainerSecurityContext, base string, n Node) (string, error) {
 	//nolint:staticcheck // The deprecated field is all that old clients send.
 	profile := securityProfile(sc.GetApparmor(), sc.GetApparmorProfile())
@@ -45,9 +45,9 @@ func loadedProfile(name string, n Node) (string, error) {
 	return name, nil
 }
 
-// defaultProfile is the default profile of Docker and containerd. It is embedded because
-// containerd's package that generates it needs text/template, which prevents the linker from
-// dropping unused methods.
+// defaultProfile is the default profile of Docker and containerd. containerd's own generator of the
+// profile needs text/template. With text/template, the linker cannot drop unused methods. So the
+// profile is embedded.
 //
 //go:embed default.apparmor
 var defaultProfile string
@@ -68,8 +68,9 @@ func loadDefaultProfile() error {
 	return nil
 }
 
-// profileText returns the default profile for a node with or without the 3.0 ABI. The profile lets
-// the daemon signal containers; own is the daemon's profile, as "name (mode)".
+// profileText returns the default profile for a node with or without the 3.0 ABI. The default
+// profile allows the daemon to signal containers. own is the profile of the daemon itself, as "name
+// (mode)".
 func profileText(abi bool, own string) string {
 	text := strings.ReplaceAll(defaultProfile, "{name}", defaultAppArmorProfile)
 	if name, _, _ := strings.Cut(strings.TrimSpace(own), " "); name != "" {

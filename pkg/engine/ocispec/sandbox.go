@@ -11,16 +11,17 @@ import (
 const (
 	// sandboxUID is the user of the sandbox process, which needs no privileges.
 	sandboxUID = 65535
-	// sandboxOOMScoreAdj makes the kernel kill the sandbox process as the last of its pod, because
-	// it holds namespaces. containerd uses the same value.
+	// sandboxOOMScoreAdj makes the kernel kill all other processes of a pod before the sandbox
+	// process. The sandbox process holds the pod's namespaces. containerd uses the same value.
 	sandboxOOMScoreAdj = -998
 	// sandboxCPUShares is the smallest weight of cgroups.
 	sandboxCPUShares = 2
 )
 
-// BuildSandboxProcess returns the spec of the process that holds a sandbox's PID namespace, or that
-// is a runtime's first container. Its root filesystem is "rootfs" in the bundle and contains one
-// static binary, PausePath; the runtime adds mount points to that directory.
+// BuildSandboxProcess returns the spec of a sandbox's process. This process holds the sandbox's PID
+// namespace, or it is the first container of a runtime. The root filesystem of the process is
+// "rootfs" in the bundle. It contains one static binary, PausePath. The runtime adds mount points
+// there.
 func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	sc := sp.Config.GetLinux().GetSecurityContext()
 	s, err := sandboxSpec(sp)
@@ -38,7 +39,8 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	}
 	hostSysfs(s.Mounts, sp.Config, sp.Runtime, n)
 	if !sp.Runtime.Kernel().HostProcesses {
-		// Otherwise the pod's namespaces have the sysctls, and runtimes refuse some.
+		// With HostProcesses, berth has already set the sysctls in the pod's namespaces. Some of
+		// these sysctls would be refused by runtimes.
 		s.Linux.Sysctl = Sysctls(sp.Config, n)
 	}
 	//nolint:staticcheck // The deprecated field is all that old clients send.
@@ -54,8 +56,9 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	return s, Fit(s, sp.Runtime)
 }
 
-// DescribeSandbox returns the spec of a sandbox without a process: its mounted namespaces, hostname
-// and annotations. Clients read it in the verbose status; no runtime uses it.
+// DescribeSandbox returns the spec of a sandbox without a process. The spec has the sandbox's
+// mounted namespaces, hostname and annotations. Clients read this spec in the verbose status. No
+// runtime uses it.
 func DescribeSandbox(sb Sandbox) (*specs.Spec, error) {
 	namespaces, err := sandboxNamespaces(sb)
 	if err != nil {
@@ -72,8 +75,8 @@ func DescribeSandbox(sb Sandbox) (*specs.Spec, error) {
 	}, nil
 }
 
-// sandboxSpec returns the common part of all sandboxes. It uses only hooks and rlimits of a base
-// spec: the rest is for workloads.
+// sandboxSpec returns the part of the spec that all sandboxes have. If the handler has a base spec,
+// only its hooks and rlimits are used. All other parts of a base spec are for workloads.
 func sandboxSpec(sp SandboxProcess) (*specs.Spec, error) {
 	s, err := newSpec(nil)
 	if err != nil {
@@ -112,8 +115,8 @@ func sandboxSpec(sp SandboxProcess) (*specs.Spec, error) {
 }
 
 // writableSysfs makes sysfs writable for pods with privileged containers. The kernel has one sysfs
-// for each network namespace, and its first mount, this one, decides whether later ones are
-// writable.
+// for each network namespace. The first mount of a sysfs decides whether later mounts are writable.
+// This mount is the first.
 func writableSysfs(mounts []specs.Mount) {
 	for i := range mounts {
 		if mounts[i].Type == "sysfs" {
@@ -122,8 +125,8 @@ func writableSysfs(mounts []specs.Mount) {
 	}
 }
 
-// setSandboxHostname sets the pod's hostname. A pod without one has the node's, which must be set
-// for a runtime with its own kernel.
+// setSandboxHostname sets the pod's hostname. A pod without a hostname has the hostname of the
+// node. A runtime with its own kernel needs this hostname in the spec.
 func setSandboxHostname(s *specs.Spec, sp SandboxProcess, n Node) {
 	s.Hostname = sp.Hostname
 	if s.Hostname == "" && !sp.Runtime.Kernel().HostProcesses {

@@ -9,7 +9,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// A node's own default profile replaces the built-in default profile, and nothing else.
+// If a node has its own default profile, that profile replaces the built-in default profile. It
+// replaces no other profile.
 func TestRuntimeDefaultIsTheNodesProfile(t *testing.T) {
 	n := Node{Seccomp: true, DefaultSeccomp: func() (*SeccompProfile, error) {
 		return ParseSeccomp("/etc/seccomp.json", `{"defaultAction":"SCMP_ACT_LOG"}`)

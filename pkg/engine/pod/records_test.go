@@ -40,7 +40,7 @@ func TestExitReason(t *testing.T) {
 	}
 }
 
-// The records of a node's pods usually have the same texts. Equal texts share their memory.
+// The records of a node's pods usually contain the same texts. Equal texts are in memory only once.
 func TestTextsAreShared(t *testing.T) {
 	var a, b, none Text
 	for into, from := range map[*Text]string{&a: `"long"`, &b: `"long"`, &none: `""`} {

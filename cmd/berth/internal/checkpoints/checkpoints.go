@@ -159,8 +159,8 @@ func checkpointInspectCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "inspect DIR",
 		Short: "Show a checkpoint's pod, runtime and files",
-		Long: `Show a checkpoint's pod, runtime and files. With --verify, also read all files; the exit
-status is 3 if one is damaged. -o json prints the whole manifest, including the
+		Long: `Show a checkpoint's pod, runtime and files. With --verify, also read all files. The exit
+status is 3 if a file is damaged. -o json prints the whole manifest, including the
 environment variables of the containers.`,
 		Example: "  berth checkpoint inspect /var/lib/checkpoints/notebook --verify",
 		Args:    cobra.ExactArgs(1),

@@ -49,11 +49,13 @@ func podCheckpointCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "checkpoint POD",
 		Short: "Checkpoint a running pod into a directory or a registry",
-		Long: `Checkpoint a pod with all its running containers into a new or empty directory, or into a
-registry. The default is a new directory in pod-checkpoints below engine.root; "berth
-checkpoint prune" removes old checkpoints. POD is the ID of the pod's sandbox, a prefix of
-the ID, or NAMESPACE/NAME. The pod is paused during the checkpoint, which contains every
-secret that the pod has in memory.`,
+		Long: `Checkpoint a pod with all its running containers. The checkpoint is written to a new or
+empty directory, or to a registry. The default is a new directory in pod-checkpoints
+below engine.root; "berth checkpoint prune" removes old checkpoints there. POD is the ID
+of the pod's sandbox, a prefix of the ID, or NAMESPACE/NAME.
+
+The pod is paused during the checkpoint. The checkpoint contains every secret that the
+pod has in memory.`,
 		Example: "  berth pod checkpoint default/notebook\n  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook\n  berth pod checkpoint default/notebook --to registry.example/team/notebook:warm",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
@@ -70,7 +72,7 @@ secret that the pod has in memory.`,
 	}
 	k.registryFlags(c)
 	r.Flags(c)
-	c.Flags().BoolVar(&compress, "compress", false, "compress the checkpoint, which makes it slower to write and to restore")
+	c.Flags().BoolVar(&compress, "compress", false, "compress the checkpoint; to write and to restore a compressed checkpoint takes longer")
 	c.Flags().StringVar(&to, "to", "", "`directory` to write into, or a name in a registry (default: a new directory in pod-checkpoints below engine.root)")
 	c.Flags().DurationVar(&r.Timeout, "timeout", r.Timeout, "time limit of the command")
 	return c

@@ -64,8 +64,8 @@ func checkpointPushCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "push DIR NAME",
 		Short: "Push a checkpoint to a registry",
-		Long: `Push a checkpoint to a registry, as an OCI artifact. It contains every secret that the pod
-had in memory: restrict access to the repository.`,
+		Long: `Push a checkpoint to a registry, as an OCI artifact. The checkpoint contains every
+secret that the pod had in memory: restrict access to the repository.`,
 		Example: "  berth checkpoint push /var/lib/checkpoints/notebook registry.example/team/notebook:warm",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {

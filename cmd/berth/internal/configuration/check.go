@@ -26,14 +26,14 @@ func CheckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Validate the configuration, and what it needs on this machine",
-		Long: `Validate the configuration as "berth serve" would read it, and probe its runtimes as
-the daemon does, but without self-check pods. Nothing is changed, and the daemon is not
-asked. The last line is the verdict.
+		Long: `Validate the configuration that "berth serve" would read. Also probe the configured
+runtimes, as the daemon does, but without self-check pods. Nothing is changed, and the
+daemon is not asked. The last line is the verdict.
 
-The exit status is 2 if a file has a mistake, which is printed as file:line:column,
-and 3 if all files are valid but this machine lacks something, such as a handler's
-binary. The daemon serves the other handlers then, but does not start without berth-shim
-and berth-pause.`,
+The exit status is 2 if a file has a mistake. The mistake is printed with
+file:line:column. The exit status is 3 if all files are valid, but this machine lacks
+something, such as a handler's binary. The daemon then serves all other handlers.
+Without berth-shim and berth-pause, the daemon does not start.`,
 		Example: "  berth check\n  berth check -c ./config.toml -o json",
 		Args:    noFileArgument,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -48,7 +48,8 @@ and berth-pause.`,
 	return cmd
 }
 
-// noFileArgument suggests -c for a file given as an argument, which most other checkers accept.
+// noFileArgument rejects arguments. Most other checkers accept a file as an argument, so the error
+// suggests -c.
 func noFileArgument(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -62,7 +63,7 @@ type checked struct {
 	Handlers []checkedHandler `json:"handlers"`
 	Notes    []string         `json:"notes"`
 	Warnings []string         `json:"warnings"`
-	// Problems are mistakes in files; Lacks are problems of this machine, such as a missing binary.
+	// Problems are mistakes in files. Lacks are problems of this machine, such as a missing binary.
 	Problems []string `json:"problems"`
 	Lacks    []string `json:"lacks"`
 	Verdict  string   `json:"verdict"`
@@ -84,8 +85,8 @@ func check(ctx context.Context, o config.Options, form string, stdout, stderr io
 	var warnings []string
 	switch {
 	case err == nil:
-		// Mistakes of imported handlers, and files that other users can change, do not stop a
-		// daemon, but an operator should learn of them before a pod fails.
+		// A daemon starts although imported handlers have mistakes, or other users can change
+		// files. But these problems can make pods fail later, so check reports them.
 		var refused config.Problems
 		mistakes, lacks = cfg.Problems.Split()
 		refused, warnings = cfg.Changeable()

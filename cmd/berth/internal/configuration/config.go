@@ -52,11 +52,12 @@ func newConfigShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Show the configuration of the files, and the source of each value",
-		Long: `Print the configuration of this machine's files, with defaults, as one TOML file that has
-the source of each key. Imported handlers that cannot be served are left out, with the
-reason in a comment. The daemon may still run an older configuration.
+		Long: `Print the configuration in this machine's files, with defaults, as one TOML file.
+Comments name the source of each key. Imported handlers that cannot be served are left
+out; a comment has the reason. The daemon may still run an older configuration.
 
-With --live, print the daemon's running configuration; -o can then be json or yaml.`,
+With --live, print the configuration that the daemon runs. Only then can -o be json or
+yaml.`,
 		Example: "  berth config show\n  berth config show --live -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -100,12 +101,14 @@ func newConfigDiffCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "diff",
 		Short: "Compare the files with the running configuration",
-		Long: `Compare, key by key, the running configuration with the files as the daemon would read
-them. "-" means that a key is only in the running configuration, "+" only in the files,
-"~" that its values differ. Nothing is changed.
+		Long: `Compare the daemon's running configuration with the configuration files, key by key.
+Nothing is changed.
 
-The exit status is 0 if no key differs, 3 if keys differ, and 2 if the files are not
-valid, with every error on stderr.`,
+A key with "-" is only in the running configuration. A key with "+" is only in the
+files. A key with "~" has another value in the files.
+
+The exit status is 0 if no key differs, and 3 if keys differ. It is 2 if the files have
+mistakes; stderr has each mistake.`,
 		Example: "  berth config diff",
 		Args:    cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {

@@ -25,13 +25,15 @@ func ReloadCommand() *cobra.Command {
 		Use:   "reload",
 		Short: "Read, check and apply the configuration files again",
 		Long: `Make the daemon read and check its configuration files again, probe new runtimes, and
-then apply the files. A mistake rejects all files; parts of imported files may be left
-out, and some keys wait for a restart. Pods are not affected.
+then apply the files. If a file has a mistake, no file is applied. In imported files,
+only the part with the mistake is left out. Some keys take effect only after a restart.
+Pods are not affected.
 
-With --wait, the exit status is 0 if the configuration is applied, 2 if it is rejected,
-with every error on stderr as file:line:column, and 3 if it is applied but a handler
-cannot run pods or a part of an imported file is left out. If the daemon has already
-reloaded by itself, that result is shown. Without --wait, the command returns at once.`,
+With --wait, the exit status is 0 if the configuration is applied. It is 2 if the
+configuration is rejected; stderr has each mistake as file:line:column. It is 3 if the
+configuration is applied, but a handler cannot run pods or a part of an imported file is
+left out. If the daemon has already reloaded the files by itself, the result of that
+reload is shown. Without --wait, the command returns at once.`,
 		Example: "  berth reload --wait",
 		Args:    cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {

@@ -26,16 +26,16 @@ func CapabilitiesCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "capabilities [HANDLER]",
 		Short: "Show the capabilities of one handler, or of all handlers side by side",
-		Long: `Show the capabilities of a handler on this node, and how each is known: the runtime
-declared it, it was probed on this node, or a self-check pod exercised it. Without a
-name, the handlers are shown side by side; -o wide adds notes.
+		Long: `Show the capabilities of a handler on this node, and how each capability is known: the
+runtime declared it, berth probed it on this node, or a self-check pod tried it. Without
+the name of a handler, all handlers are shown side by side; -o wide adds notes.
 
-With --self-check, self-check pods first run under the handler and try exec,
-in-place-resize and user-namespaces, as far as the runtime allows.
-The exit status is 3 if the first of these pods fails, they do not finish within
---timeout, or nothing is known of the handler.
+With --self-check, self-check pods first run under the handler. They try exec,
+in-place-resize and user-namespaces, as far as the runtime allows. The exit status is 3
+if the first self-check pod fails, if the self-check pods do not finish within
+--timeout, or if nothing is known about the handler.
 
-JSON and YAML output has the format that "kubectl berth --handlers" reads.`,
+"kubectl berth --handlers" reads the output of -o json and -o yaml.`,
 		Example: "  berth capabilities\n  berth capabilities gvisor\n  berth capabilities runc --self-check\n  berth capabilities -o yaml > handlers.yaml",
 		Args:    cobra.MaximumNArgs(1),
 	}
@@ -62,7 +62,7 @@ JSON and YAML output has the format that "kubectl berth --handlers" reads.`,
 	r.Flags(c)
 	r.NoHeadersFlag(c)
 	c.Flags().BoolVar(&selfCheck, "self-check", false, "first run self-check pods under the handler")
-	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 has no limit (default 30s; 0 with --self-check, see \"berth handler probe\")")
+	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 has no limit (default 30s; with --self-check, default 0)")
 	return c
 }
 

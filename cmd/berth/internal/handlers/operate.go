@@ -58,10 +58,12 @@ Existing pods are not affected. A cordon survives restarts of the daemon.`,
 	},
 	{
 		use: "promote NAME", short: "Complete a rollout: run all new pods on the candidate binary",
-		long: `Run all new pods of a handler on its candidate binary. This survives restarts, until
-the candidate is changed in the configuration or replaced on disk. After a promotion,
-write the candidate's path as runtime_path and remove the candidate from the
-configuration. Existing pods keep their binary.`,
+		long: `Run all new pods of a handler on the handler's candidate binary. Existing pods keep
+their binary. A promotion survives restarts of berth. It ends if the candidate is
+changed in the configuration or replaced on disk.
+
+After a promotion, edit the configuration: write the candidate's path as runtime_path,
+and remove the candidate.`,
 		example: "  berth handler promote runc",
 		call: func(ctx context.Context, daemon *client.Client, name, _ string) (changed, error) {
 			return daemon.Promote(ctx, &adminv1.PromoteRequest{Name: name})
@@ -70,9 +72,10 @@ configuration. Existing pods keep their binary.`,
 	},
 	{
 		use: "abort NAME", short: "Abort a rollout: stop using the candidate binary",
-		long: `Abort the rollout of a handler's candidate binary: no new pods run on it, until the
-candidate is changed in the configuration or replaced on disk. This also reverts "berth
-handler promote", and survives restarts. Existing pods keep their binary.`,
+		long: `Abort the rollout of a handler's candidate binary: new pods do not run on the candidate.
+Existing pods keep their binary. An abort also reverts "berth handler promote". It
+survives restarts of berth. It ends if the candidate is changed in the configuration or
+replaced on disk.`,
 		example: `  berth handler abort runc --reason "pods start slowly"`,
 		reason:  "reason, in one line",
 		call: func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error) {
@@ -187,9 +190,9 @@ func probeCommand() *cobra.Command {
 		Use:   "probe NAME",
 		Short: "Probe a handler's runtime again and update the handler's state",
 		Long: `Probe a handler's runtime again, wait for the result, and update the handler's state.
-With --self-check, also run self-check pods under the handler and wait for them. They
-are in no list of pods, and are removed completely. The exit status is 3 if the
-handler cannot run pods, or if that is not known within --timeout.`,
+With --self-check, also run self-check pods under the handler and wait for them.
+Self-check pods are not in any list of pods, and are removed completely. The exit status
+is 3 if the handler cannot run pods, or if the result is not known within --timeout.`,
 		Example: "  berth handler probe kata --self-check",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
@@ -210,7 +213,7 @@ handler cannot run pods, or if that is not known within --timeout.`,
 	}
 	r.Flags(c)
 	c.Flags().BoolVar(&selfCheck, "self-check", false, "also run self-check pods under the handler")
-	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 waits until the probe ends (10 s for the runtime, self_check_timeout for each self-check pod)")
+	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 waits until the probe ends (at most 10 s for the runtime, and self_check_timeout for each self-check pod)")
 	return c
 }
 

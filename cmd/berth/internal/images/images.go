@@ -107,8 +107,9 @@ func imageListCommand() *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List images, or running pulls",
-		Long: `List images with their compressed size and their number of containers, exited ones
-included. With --pulling, list the running pulls of all clients and their progress.`,
+		Long: `List images with their compressed size and the number of their containers. Exited
+containers are counted, too. With --pulling, list the running pulls of all clients and
+their progress.`,
 		Example: "  berth image list\n  berth image list -q\n  berth image list --pulling",
 		Args:    cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
@@ -210,9 +211,10 @@ func imageRemoveCommand() *cobra.Command {
 		Use:     "rm IMAGE...",
 		Aliases: []string{"remove"},
 		Short:   "Remove images with all their names",
-		Long: `Remove images, by name or ID, with all their names. An image of a container, running or
-exited, needs --force; its layers stay on disk until the container is removed. Pinned
-images are removed, too. The kubelet pulls an image again when a pod needs it.`,
+		Long: `Remove images, each with all its names. Give a name or ID of each image. Pinned images
+are removed, too. An image that has containers, running or exited, is removed only with
+--force. The layers of such an image stay on disk until its containers are removed. The
+kubelet pulls an image again when a pod needs it.`,
 		Example: "  berth image rm registry.example/app:1",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {

@@ -28,9 +28,11 @@ func DoctorCommand() *cobra.Command {
 		Short: "Check this node for problems that keep pods from running",
 		Long: `Check this node: the configuration, runtimes, privileges, the kernel, cgroup drivers,
 free space, CNI, registries in hosts.toml, NRI, sysctls, ports, the kubelet, kubeadm,
-crictl, other CRI daemons and, if the daemon runs, last starts of pods and unresponsive
-supervisors and shims. Warnings and failures are printed with the next step; -o wide also
-prints checks that are ok. Nothing is changed. The exit status is 3 only for failures.`,
+crictl and other CRI daemons. If the daemon runs, also check the last starts of pods,
+and find supervisors and shims that do not respond. Nothing is changed.
+
+Each warning and failure is printed with the next step. With -o wide, checks that are ok
+are printed, too. The exit status is 3 if a check failed. Warnings alone give 0.`,
 		Example: "  berth doctor\n  berth doctor -o wide\n  berth doctor --root /host -c /host/etc/berth/config.toml",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -20,9 +20,9 @@ func EventsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "events",
 		Short: "List the last changes of handlers, and their cause",
-		Long: `List handler changes, reloads that failed or changed something, and starts of the daemon,
-the oldest first. berth keeps the last 500 over restarts. BY is a user ("uid 0"), what
-triggered a reload (files, signal), or berth itself.`,
+		Long: `List changes of handlers, reloads that failed or changed something, and starts of the
+daemon. The oldest event is the first. berth keeps the last 500 events, also after a
+restart. BY is a user ("uid 0"), the cause of a reload (files, signal), or berth itself.`,
 		Example: "  berth events\n  berth events --handler gvisor\n  berth events -o json",
 		Args:    cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {

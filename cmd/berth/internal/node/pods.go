@@ -23,12 +23,12 @@ func PodsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pods",
 		Short: "List pods with the handler that each was created under",
-		Long: `List pods with the handler that each was created under and keeps. PIN is "old" if new
-pods of that handler would get another definition or binary; "berth whereis" shows the
-reason.
+		Long: `List pods, and for each pod the handler that it was created under. A pod keeps its
+handler. PIN is "old" if a new pod under the handler would get another definition or
+binary; "berth whereis" shows the reason.
 
-With --slow, list the last starts of pods, the slowest first: the total time of their
-calls, and the longest calls and steps. Steps can overlap.`,
+With --slow, list the last starts of pods, the slowest start first. Each line has the
+total time of the calls, and the longest calls and steps. Steps can overlap.`,
 		Example: "  berth pods -o wide\n  berth pods --handler gvisor -q\n  berth pods --slow",
 		Args:    cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {

@@ -25,13 +25,14 @@ func StatusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show the status of the daemon, and what to correct",
-		Long: `Show the status of the running daemon, and each reason why it is degraded. The exit
-status is 3 if it is degraded, 1 if it does not respond, and otherwise 0. A cordoned
-handler does not count as degraded.
+		Long: `Show the status of the running daemon, and each reason why the daemon is degraded. The
+exit status is 3 if the daemon is degraded, 1 if it does not respond, and otherwise 0. A
+cordoned handler does not make the daemon degraded.
 
-With --watch, show on the whole terminal, until q is pressed: handlers, pods, their
-starts per minute and the p95 of a start's parts. If berth stops responding, the last
-data stays on screen. Output to a pipe or file is text.`,
+With --watch, keep the status on the whole terminal until q is pressed. It shows the
+handlers, the pods, the starts of pods per minute, and how long each part of a start
+takes (p95). If berth stops responding, the last data stays on screen. If the output is
+a pipe or a file, it is plain text.`,
 		Example: "  berth status\n  berth status --watch\n  berth status --watch --every 10s >> status.log",
 		Args:    cobra.NoArgs,
 	}

@@ -20,9 +20,9 @@ func WhereIsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "whereis POD|CONTAINER",
 		Short: "Show the handler, backend and binary of a pod or container",
-		Long: `Show the handler, backend and binary of a pod sandbox or container, and whether a new
-pod would get the same. Name a pod by NAMESPACE/NAME or ID, a container by ID. A prefix
-of an ID is enough.`,
+		Long: `Show the handler, backend and binary of a pod or container. Also show whether a new pod
+would get the same handler, backend and binary. Name a pod by NAMESPACE/NAME or by its
+ID, and a container by its ID. A prefix of an ID is enough.`,
 		Example: "  berth whereis default/web-0\n  berth whereis 3f2a9c41b7de",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {

@@ -64,12 +64,16 @@ func newCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "berth-controller",
 		Short: "Publish how many pods of each handler the nodes have room for",
-		Long: `Set the capacity feature.node.kubernetes.io/handler.NAME.pods of the nodes of a cluster:
-how many pods each handler accepts, or how many it has while it accepts none. Handlers come
-from RuntimeClasses, their states from the labels of nodes.
+		Long: `Set how many pods of each handler every node of a cluster takes. The number is the
+node's capacity of the resource feature.node.kubernetes.io/handler.NAME.pods. If a
+handler accepts pods, the capacity is the limit of the handler's pods. If a handler
+accepts no pods, the capacity is only for the pods that it already has.
 
-Deploy it with contrib/kubernetes/capacity.yaml. Of several controllers, only the one with the
-lease works.
+The handlers are the handlers of RuntimeClasses. Labels of the nodes show the states of
+the handlers.
+
+Deploy berth-controller with contrib/kubernetes/capacity.yaml. If several controllers
+run, only the controller with the lease works.
 
 Exit status: 0 after SIGTERM, 2 if the command line or kubeconfig is wrong, 1 after any
 other failure.`,
@@ -84,7 +88,7 @@ other failure.`,
 	}
 	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `FILE` (default $KUBECONFIG, or the service account of the pod)")
 	c.Flags().StringVar(&namespace, "namespace", leaseNamespace, "`NAMESPACE` of the lease; the same for all controllers of a cluster")
-	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts the overhead of running pods: by-status (up to Kubernetes 1.37), or once (with kubernetes/kubernetes#139627 fixed)")
+	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts the overhead of a running pod: by-status (twice if kubelets report allocated resources; up to Kubernetes 1.37) or once (with the fix of kubernetes/kubernetes#139627)")
 	c.Flags().StringVar(&address, "address", ":8080", "`ADDRESS` of /metrics, /healthz and /readyz; empty: none")
 	commandline.Check(c)
 	return c

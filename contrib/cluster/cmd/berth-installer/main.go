@@ -57,9 +57,9 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth-installer",
 		Short: "Install berth beside a node's CRI daemon, and switch the kubelet to it",
-		Long: "Install berth beside a node's CRI daemon, and switch the kubelet to berth if \"berth\n" +
-			"doctor\" finds no failure; or restore the node's prior state. The next run completes\n" +
-			"an interrupted run.\n\n" +
+		Long: "Install berth beside a node's CRI daemon, or restore the node's prior state. After an\n" +
+			"installation, berth-installer switches the kubelet to berth if \"berth doctor\" finds no\n" +
+			"failure. If a run is interrupted, the next run completes it.\n\n" +
 			"Exit status: 0 on success, and if SIGTERM ends \"run\"; 2 if the command line or\n" +
 			"the values file is wrong; 1 for any other failure.",
 		Example:       "  berth-installer install\n  berth-installer uninstall --root /host",
@@ -80,9 +80,9 @@ func (s *settings) runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run",
 		Short: "Reconcile this node with the values file (in a pod of a DaemonSet)",
-		Long: `Reconcile this node with the values file, and run until SIGTERM. After a failure the pod
-is not ready, which stops a rollout of the DaemonSet: correct the cause, and delete the
-pod or change the values.`,
+		Long: `Reconcile this node with the values file, and run until SIGTERM. After a failure, the
+pod is not ready, and the DaemonSet's rollout stops. Then correct the cause, and delete
+the pod or change the values.`,
 		Example: "  berth-installer run --root /host --node worker-1",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return s.run(c.Context()) },
@@ -125,7 +125,7 @@ func (s *settings) installCommand() *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&file, "values", "", "the `file` with the values, as in the chart's ConfigMap; empty: switch the kubelet, and install no runtimes")
+	c.Flags().StringVar(&file, "values", "", "the `file` with the values, as in the chart's ConfigMap; without a file, switch the kubelet to berth and install no runtimes")
 	return c
 }
 

@@ -28,22 +28,23 @@ func (p *generateCommand) command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "generate [HANDLER]...",
 		Short: "Print a RuntimeClass for each handler",
-		Long: `Print a RuntimeClass for each handler that accepts pods, or for the named handlers. Handlers
-come from --handlers or, without it, from the nodes of the cluster. The overhead is the
-measured p95, rounded up; without measurements it is omitted. Each pod also requests 1 of
-the resource feature.node.kubernetes.io/handler.NAME.pods; berth-controller sets
-each node's capacity of it. The class selects nodes with the label
-feature.node.kubernetes.io/handler.NAME.present=true.
+		Long: `Print a RuntimeClass for each handler that accepts pods, or only for the handlers that you
+name. Without --handlers, the handlers of the cluster's nodes are used. The overhead is the
+measured p95, rounded up. Without measurements, the class has no overhead of CPU and memory.
 
-Nodes report few capabilities and no overhead. Without --handlers, a class that exists in
-the cluster therefore keeps its annotations about the handler, and its overhead unless
---measurements has a new value.`,
+Each pod also requests 1 of the resource feature.node.kubernetes.io/handler.NAME.pods.
+berth-controller sets the nodes' capacity of this resource. The class selects nodes with the
+label feature.node.kubernetes.io/handler.NAME.present=true.
+
+Nodes report few capabilities and no overhead. So without --handlers, a class that exists in
+the cluster keeps its annotations about the handler. The class also keeps its overhead,
+unless --measurements has a new value.`,
 		Example: "  kubectl berth generate --handlers handlers.json\n  kubectl berth generate kata --toleration sandboxes:NoSchedule | kubectl apply --server-side -f -\n" +
 			"  kubectl berth generate --handlers runc,kata --any-node",
 		RunE:              func(c *cobra.Command, args []string) error { return p.generate(c.Context(), args) },
 		ValidArgsFunction: p.completeNames(handlerNames),
 	}
-	c.Flags().StringVar(&p.list, "handlers", "", "names separated by commas, or a `FILE` of handlers, instead of those of the cluster")
+	c.Flags().StringVar(&p.list, "handlers", "", "names separated by commas, or a `FILE` of handlers, instead of the cluster's handlers")
 	c.Flags().StringVar(&p.measurements, "measurements", "", "`FILE` of handlers with measured overhead")
 	c.Flags().StringArrayVar(&p.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that the pods tolerate; may be repeated")
 	c.Flags().BoolVar(&p.anyNode, "any-node", false, "do not select nodes")

@@ -28,9 +28,10 @@ func (p *lintCommand) command() *cobra.Command {
 		Use:   "lint FILE...",
 		Short: "Find problems in RuntimeClasses",
 		Long: `Find problems in RuntimeClasses, without a cluster: versions that are no longer served,
-invalid names, wrong node selectors; with --handlers, handlers that do not exist or accept
-no pods; with --handlers or --measurements, too little overhead. For other mistakes, use
-"kubectl apply --dry-run=server". Warnings fail the command only with --strict.`,
+invalid names, and wrong node selectors. With --handlers, also find handlers that do not
+exist or accept no pods. With --handlers or --measurements, also find too little overhead.
+For other mistakes, use "kubectl apply --dry-run=server". Warnings fail the command only
+with --strict.`,
 		Example: "  kubectl berth lint classes.yaml --handlers handlers.json\n  kubectl get runtimeclass -o yaml | kubectl berth lint - --measurements overhead.yaml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE:    func(_ *cobra.Command, args []string) error { return p.lint(args) },
@@ -130,11 +131,11 @@ func (p *auditCommand) command() *cobra.Command {
 		Use:   "audit",
 		Short: "Find classes without nodes, handlers without classes, and pods waiting for a handler",
 		Long: `Find mismatches between the nodes, RuntimeClasses and pods of a cluster: classes that
-select nodes without their handler, handlers that no class uses or that accept no pods,
-nodes that have a handler but are not selected by its classes, pods that are pending
-because a handler or class is missing, and nodes where a restart of the kubelet would end
-pods. Pods of all namespaces are checked, or those of -n. Warnings fail the command only
-with --strict.`,
+select nodes without their handler, handlers without a class, handlers that accept no
+pods, nodes that have a handler but are not selected by the handler's classes, pods that
+are pending because a handler or class is missing, and nodes where a restart of the
+kubelet would end pods. With -n, only pods of this namespace are checked. Warnings fail
+the command only with --strict.`,
 		Example: "  kubectl berth audit\n  kubectl berth audit -n web --strict -o json",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return p.audit(c.Context()) },

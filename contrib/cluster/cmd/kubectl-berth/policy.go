@@ -33,17 +33,19 @@ func (p *policyCommand) command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
 		Short: "Generate admission policies that refuse pods no handler can run, and choose classes",
-		Long: `Generate admission policies, which the API server evaluates by itself (Kubernetes 1.36):
-a ValidatingAdmissionPolicy refuses a pod if the handler of its class cannot run it, for
-the reasons that "fit" shows, and names the classes that can. Pods for which
-this is unknown cause a warning, as do workloads whose pods would be refused.
+		Long: `Generate admission policies, which the API server evaluates by itself (Kubernetes 1.36). A
+ValidatingAdmissionPolicy refuses a pod if the handler of the pod's class cannot run the
+pod. The error has the same reasons as "fit", and names the classes that can run the pod. If
+it is unknown whether the handler can run a pod, the pod only causes a warning. A workload
+causes a warning if its pods would be refused.
 
-With --rules, a MutatingAdmissionPolicy gives a class to pods without one, by rules on the
-namespace, the labels and the needs of the pod.
+With --rules, a MutatingAdmissionPolicy gives a class to pods without a class. The rules
+depend on the namespace, the labels and the needs of a pod.
 
-What handlers can do comes from the annotations of the cluster's classes, or of --classes;
-for handlers in --handlers, from that file. The output ends with the bindings, which put the
-policies in force. Generate the policies again when classes or handlers change.`,
+The policies use the capabilities in the annotations of the cluster's classes, or of the
+classes in --classes. For a handler in --handlers, they use the capabilities in that file.
+The end of the output has the bindings, which put the policies in force. Generate the
+policies again when classes or handlers change.`,
 		Example: `  # Show what the policies for the classes of the cluster would change, and apply them
   kubectl berth policy --rules rules.yaml | kubectl diff --server-side -f -
   kubectl berth policy --rules rules.yaml | kubectl apply --server-side -f -
@@ -60,12 +62,12 @@ policies in force. Generate the policies again when classes or handlers change.`
 	}
 	flags := c.Flags()
 	flags.StringVar(&p.list, "handlers", "", "`FILE` of handlers with their capabilities, instead of the annotations of their classes")
-	flags.StringArrayVar(&p.classFiles, "classes", nil, "`FILE` of classes, instead of those of the cluster; may be repeated")
+	flags.StringArrayVar(&p.classFiles, "classes", nil, "`FILE` of classes, instead of the cluster's classes; may be repeated")
 	flags.StringVar(&p.standard, "default", "", "`HANDLER` of pods without a class, on all nodes; without the flag, such pods cause warnings at most")
 	flags.StringVar(&p.rules, "rules", "", "`FILE` of rules that give a class to pods without one")
 	flags.StringVar(&p.workloads, "workloads", string(policy.WarnWorkloads), `"warn" about workloads whose pods would be refused, "deny" or "ignore" them`)
-	flags.Var(&p.exempt, "exempt", "another `NAMESPACE` whose pods are not checked; may be repeated; an empty value removes all earlier and default ones")
-	flags.BoolVar(&p.state, "with-state", false, "with --handlers: refuse pods of handlers that accept none according to that file, and do not choose these handlers")
+	flags.Var(&p.exempt, "exempt", "another `NAMESPACE` whose pods are not checked; may be repeated; an empty value removes the default namespaces and all earlier values")
+	flags.BoolVar(&p.state, "with-state", false, "with --handlers: refuse pods if their handler accepts no pods according to that file; rules do not choose such handlers")
 	output.Flag(c, &p.output, "yaml", "json")
 	completes(c, "workloads", cobra.FixedCompletions([]string{string(policy.WarnWorkloads), string(policy.DenyWorkloads), string(policy.IgnoreWorkloads)}, cobra.ShellCompDirectiveNoFileComp))
 	completes(c, "exempt", p.completeNames(namespaceNames))

@@ -17,8 +17,9 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// changed reports the nodes of a pod. If pods are listed again, a pod that was recreated under its
-// name on another node is an update, and both nodes must be reported.
+// changed reports the nodes of a pod. A pod may be deleted, and another pod of the same name
+// created on another node. If pods are listed again after that, this is an update of one pod.
+// changed must report both nodes.
 func TestChanged(t *testing.T) {
 	here, there := &Pod{node: "here"}, &Pod{node: "there"}
 	var got []string
@@ -71,7 +72,8 @@ func TestRunEndsWithoutAnswers(t *testing.T) {
 	}
 }
 
-// Run ends with its context even while client-go sleeps, for up to a minute, because of 429.
+// Run ends with its context, even while client-go sleeps. After a 429, client-go sleeps for up to a
+// minute.
 func TestRunEndsWhileTheServerIsBusy(t *testing.T) {
 	client := test.Value(kubernetes.NewForConfig(&rest.Config{Host: "http://busy", Transport: busy{}}))(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -1,12 +1,13 @@
-// Package capacity publishes to the scheduler how many pods of each handler a node has room for, as
-// capacity of a resource that each pod of the handler's classes requests once.
+// Package capacity sets how many pods of each handler a node has room for. The number is the node's
+// capacity of a resource. Each pod of the handler's classes requests 1 of this resource, so the
+// scheduler counts the pods.
 //
 //	err := capacity.Run(ctx, client, capacity.ByStatus, metrics) // until ctx is over
 //
-// A handler that takes pods has room for its max_pods. A handler that takes none has room for its
-// present pods, never for fewer: a restarted kubelet ends pods that do not fit. The nodes' labels
-// show which handlers take pods. If a container requests the resource in addition to its pod's
-// class, the capacity grows by this request, so that other pods keep their room.
+// A handler that takes pods has room for its max_pods. A handler that takes no pods has room for
+// its present pods. It never has less room, because a restarted kubelet ends pods that do not fit.
+// The nodes' labels show which handlers take pods. A container can also request the resource. The
+// capacity then grows by this request, so that other pods keep their room.
 package capacity
 
 import (
@@ -23,15 +24,15 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// Room is the capacity of a node by resource: the requests of its pods, and 1 for each further pod
-// that it accepts.
+// Room maps a resource to the capacity of a node. The capacity is the sum of the requests of the
+// node's pods, and 1 for each further pod that the node accepts.
 type Room map[corev1.ResourceName]int64
 
 // Classes maps the names of RuntimeClasses to their handlers.
 type Classes map[string]string
 
-// roomOf computes the room of a node with these pods. Handlers without a class have room
-// only for what their pods request. Pure.
+// roomOf computes the room of a node with these pods. A handler without a class has room only for
+// the requests of its pods. Pure.
 func roomOf(n *corev1.Node, pods []*Pod, classes Classes) Room {
 	room, having, others := taken(pods, classes)
 	for _, handler := range slices.Compact(slices.Sorted(maps.Values(classes))) {
@@ -54,10 +55,10 @@ type Counting string
 
 // Countings.
 const (
-	// ByStatus is for Kubernetes 1.36 and 1.37: they add overhead to the allocated resources in a
-	// pod's status, which already include it, so that a running pod counts twice
-	// (kubernetes/kubernetes issue 139627). If kubelets do not report allocated resources, it
-	// equals Once.
+	// ByStatus is for Kubernetes 1.36 and 1.37, which count the overhead of a running pod twice
+	// (kubernetes/kubernetes issue 139627). They add the overhead to the allocated resources in the
+	// pod's status, but these already include the overhead. If kubelets do not report allocated
+	// resources, ByStatus equals Once.
 	ByStatus Counting = "by-status"
 	// Once counts overhead once, which is correct.
 	Once Counting = "once"
@@ -69,11 +70,12 @@ func (c Counting) of(p *corev1.Pod) corev1.ResourceList {
 	return helpers.PodRequests(p, helpers.PodResourcesOptions{UseStatusResources: status, InPlacePodLevelResourcesVerticalScalingEnabled: status})
 }
 
-// uncounted counts pods without the resource in their overhead.
+// uncounted counts pods that do not have the resource in their overhead.
 type uncounted struct {
-	// older counts, by handler, pods with a class that lacks the resource or got it later.
+	// older counts such pods with a class, by handler. The class lacks the resource, or got the
+	// resource after the pod was created.
 	older map[string]int64
-	// classless counts pods without a class, which have the default handler.
+	// classless counts such pods without a class. These pods have the default handler.
 	classless int64
 }
 
@@ -86,7 +88,8 @@ func (u uncounted) of(n *corev1.Node, handler string) int64 {
 	return pods
 }
 
-// taken returns the requests of pods, the part from their classes, and the uncounted pods.
+// taken returns the requests of pods (room), the requests that come from their classes (having),
+// and the uncounted pods (others).
 func taken(pods []*Pod, classes Classes) (room, having Room, others uncounted) {
 	room, having, others = Room{}, Room{}, uncounted{older: map[string]int64{}}
 	for _, p := range pods {
@@ -110,7 +113,8 @@ func taken(pods []*Pod, classes Classes) (room, having Room, others uncounted) {
 	return room, having, others
 }
 
-// sum returns the largest number instead of an overflow: a container may request any number.
+// sum adds two numbers. If the sum overflows, it returns the largest number: a container may
+// request any number.
 func sum(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -128,15 +132,15 @@ func most(n *corev1.Node, handler string) int64 {
 	return n.Status.Capacity.Pods().Value()
 }
 
-// ready reports whether the node is Ready. It is not Ready if its kubelet or berth does not answer;
-// its labels are stale then.
+// ready reports whether the node is Ready. If the kubelet or berth does not answer, the node is not
+// Ready, and its labels are stale.
 func ready(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// lowers reports whether r has less of a resource than a node's status. Pure.
+// lowers reports whether r has a smaller number for any resource than a node's status. Pure.
 func (r Room) lowers(n *corev1.Node) bool {
 	for _, has := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
 		for name, q := range has {
@@ -148,8 +152,8 @@ func (r Room) lowers(n *corev1.Node) bool {
 	return false
 }
 
-// patch returns the change of a node's status to r, or nil if nothing changes. It also sets
-// allocatable, which the kubelet would update only seconds later. Pure.
+// patch returns the change of a node's status to r, or nil if nothing changes. The change includes
+// allocatable, because the kubelet would update allocatable only seconds later. Pure.
 func (r Room) patch(n *corev1.Node) []byte {
 	change := map[corev1.ResourceName]*resource.Quantity{}
 	for name, pods := range r {

@@ -135,20 +135,22 @@ func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking [
 	return all
 }
 
-// closedTo reports whether a node's labels show that it takes no pods of a class's handler. A node
-// that does not report the handler is closed only to Counted classes: pods of other classes are
-// scheduled there and never start.
+// closedTo reports whether the labels of a node show that it takes no pods of a class's handler. If
+// the status of the node lacks the handler, closedTo is true only if the class is Counted. The
+// scheduler keeps pods of a Counted class away from this node. Pods of any other class are
+// scheduled to the node and never start there.
 func closedTo(n *corev1.Node, c *nodev1.RuntimeClass) bool {
 	return closed(n, c.Handler) && (runtimeclass.Counted(c) || has(n, c.Handler))
 }
 
-// closed reports whether a node's labels show that a handler exists and takes no pods. A node may
-// still report such a handler, for example a cordoned one.
+// closed reports whether the labels of a node show that a handler exists and takes no pods. The
+// status of the node may still have the handler, for example if the handler is cordoned.
 func closed(n *corev1.Node, handler string) bool {
 	return handler != "" && n.Labels[nodelabel.Present(handler)] == nodelabel.True && n.Labels[nodelabel.Handler(handler)] != nodelabel.Ready
 }
 
-// whereTheyStay returns the state of a class's pods if its handler takes no pods.
+// whereTheyStay returns the state in which pods of a class wait if the class's handler takes no
+// pods.
 func whereTheyStay(c *nodev1.RuntimeClass) string {
 	if runtimeclass.Counted(c) {
 		return "pending"
@@ -174,7 +176,7 @@ func (s *State) whereInstead(c *nodev1.RuntimeClass, elsewhere []string) string 
 	return fmt.Sprintf("give nodes the handler %q, or delete the class", c.Handler)
 }
 
-// remedy returns how classes can be made to select nodes.
+// remedy returns advice on how the classes can select the nodes.
 func (s *State) remedy(classes, nodes []string) string {
 	labelled, taints := true, map[string]string{}
 	for i := range s.Nodes {

@@ -16,7 +16,7 @@ import (
 type Admission struct {
 	// Rejection is the API server's answer; empty if the pod is admitted.
 	Rejection string
-	// Pod is the admitted pod, or the original one if it is rejected.
+	// Pod is the pod after admission. If the pod is rejected, Pod is the original pod.
 	Pod *corev1.Pod
 	// Class is the pod's class; nil if the pod names no existing class.
 	Class *nodev1.RuntimeClass
@@ -26,18 +26,19 @@ type Admission struct {
 func Admit(pod *corev1.Pod, classes []Class) Admission {
 	a := Admission{Pod: pod.DeepCopy()}
 	rejected := func(format string, args ...any) Admission {
-		// A pod without a name is reported by its generateName.
+		// If a pod has no name, the API server reports its generateName.
 		name := cmp.Or(pod.Name, pod.GenerateName, "Unknown")
 		answer := apierrors.NewForbidden(corev1.Resource("pods"), name, fmt.Errorf(format, args...))
 		return Admission{Rejection: answer.Error(), Pod: pod, Class: a.Class}
 	}
 	if name := pod.Spec.RuntimeClassName; name != nil {
-		// Of several classes with one name, the first is used.
+		// If several classes have the same name, the first class is used.
 		if i := slices.IndexFunc(classes, func(c Class) bool { return c.Name == *name }); i >= 0 {
 			a.Class = classes[i].RuntimeClass
 		} else {
 			if *name == "" {
-				// The API server looks up the empty name, too, and its client rejects that request.
+				// The API server also looks up an empty name. The API server's client rejects this
+				// request.
 				return Admission{Rejection: "resource name may not be empty", Pod: pod}
 			}
 			return rejected("pod rejected: RuntimeClass %q not found", *name)
@@ -53,7 +54,7 @@ func Admit(pod *corev1.Pod, classes []Class) Admission {
 	if conflict := a.schedule(pod); conflict != nil {
 		return rejected("%w", conflict)
 	}
-	// Kubernetes validates this last, after all mutations.
+	// Kubernetes validates the overhead last, after all changes of the pod.
 	if (a.Class == nil || a.Class.Overhead == nil) && pod.Spec.Overhead != nil {
 		return rejected("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")
 	}

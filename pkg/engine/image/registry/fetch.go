@@ -16,19 +16,20 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Fetcher fetches what a manifest lists: documents within their limit, layers within their size in
-// the manifest.
+// Fetcher fetches the content that a manifest lists. It limits the size of documents. A layer
+// cannot be larger than its size in the manifest.
 type Fetcher struct {
 	remotes.Fetcher
 	// layers are the digests of content that is not read into memory.
 	layers map[digest.Digest]bool
-	// slot, connections and memory limit the parts fetched at a time.
+	// slot, connections and memory are semaphores. They limit how many parts of layers are fetched
+	// at a time.
 	slot, connections, memory *semaphore.Weighted
-	// external is the client for layers that are not on the registry.
+	// external is the client for layers that are not in the registry.
 	external *http.Client
 }
 
-// Expect sets the layers. It is called before they are fetched.
+// Expect sets the layers. It is called before any layer is fetched.
 func (f *Fetcher) Expect(layers []imagespec.Descriptor) {
 	f.layers = map[digest.Digest]bool{}
 	for _, l := range layers {
@@ -39,7 +40,7 @@ func (f *Fetcher) Expect(layers []imagespec.Descriptor) {
 // Fetch implements remotes.Fetcher.
 func (f *Fetcher) Fetch(ctx context.Context, desc imagespec.Descriptor) (io.ReadCloser, error) {
 	urls := desc.URLs
-	// The registry client would fetch these without any limits.
+	// The registry client would fetch the URLs without any limits.
 	desc.URLs = nil
 	if !f.layers[desc.Digest] {
 		return f.Fetcher.Fetch(ctx, desc)
@@ -81,7 +82,7 @@ func (f *Fetcher) from(ctx context.Context, desc imagespec.Descriptor, offset in
 	return body, nil
 }
 
-// get fetches a layer from a URL in its manifest.
+// get fetches a layer from a URL in the manifest.
 func (f *Fetcher) get(ctx context.Context, address string) (io.ReadCloser, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {

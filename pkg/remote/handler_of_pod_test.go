@@ -38,9 +38,9 @@ func TestHandlerThatADaemonOmits(t *testing.T) {
 	}
 }
 
-// A daemon may list a pod without a handler. Then berth shows its own handler for the daemon's
-// default handler. If berth has no such handler, it shows its first handler by name. This is also
-// so if each handler has the same name in berth and in the daemon.
+// A daemon may list a pod without a handler. Then berth shows the handler whose remote_handler is
+// the daemon's default. If there is none, berth shows its first handler by name. The second case
+// has a handler with the same name in berth and in the daemon.
 func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 	for _, handlers := range [][]lastknown.Handler{{{Name: "legacy", Remote: "crun"}}, {{Name: "crun", Remote: "crun"}}, {{Name: "crio", Remote: ""}}} {
 		n := naming{names: newNames(nil), known: &lastknown.Pods{}}
@@ -53,7 +53,7 @@ func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 }
 
 // TestHandlerIsStoredAtOnce reads the state file right after a pod's creation. The file must
-// already have the pod's handler. berth writes the next list of pods later.
+// already have the pod's handler, although the rest of the file is written later.
 func TestHandlerIsStoredAtOnce(t *testing.T) {
 	b := test.Value(newBackend(backendOptions{
 		Endpoint: filepath.Join(t.TempDir(), "cri.sock"), Dir: t.TempDir(), Instance: "me", ListTimeout: time.Second, Changed: func() {},

@@ -37,8 +37,8 @@ const (
 	// thawInterval is the pause between attempts to thaw while the container's supervisor is being
 	// replaced.
 	thawInterval = 200 * time.Millisecond
-	// laterInterval is the pause between attempts in the background: CRIU may still be running.
-	// Each attempt takes at most laterTimeout.
+	// laterInterval is the pause between attempts in the background. An attempt fails while CRIU
+	// still runs. It takes at most laterTimeout.
 	laterInterval = time.Second
 	laterTimeout  = 2 * time.Second
 	// program is the name that runtimes look up in PATH.
@@ -135,8 +135,8 @@ func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 	}
 }
 
-// ThawLater retries until a container is thawed or has exited. Then it calls done. It holds the
-// container's Op meanwhile. ThawLater gives up when the daemon stops.
+// ThawLater retries until a container is thawed or has exited. Then it calls done. Each attempt
+// holds the container's Op. ThawLater gives up when the daemon stops.
 func ThawLater(pods *pod.Registry, c *pod.Container, done func() error) {
 	ctx := pods.Background
 	entry := log.G(ctx).WithField("container", c.ID())
@@ -237,7 +237,7 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 	}
 	options, err := typeurl.MarshalAnyToProto(&runcapi.CheckpointOptions{
 		WorkPath: dir.Path,
-		// The container continues after the checkpoint. So it may share sockets and locks with
+		// The container keeps running, so CRIU need not refuse sockets and locks that it shares with
 		// other processes.
 		OpenTcp: bool(tcp), ExternalUnixSockets: true, FileLocks: true, Terminal: c.Config().GetTty(),
 	})

@@ -19,9 +19,9 @@ const (
 )
 
 // BuildSandboxProcess returns the spec of a sandbox's process. This process holds the sandbox's PID
-// namespace, or it is the first container of a runtime. The root filesystem of the process is
-// "rootfs" in the bundle. It contains one static binary, PausePath. The runtime adds mount points
-// there.
+// namespace, or the runtime needs it as the first container of the pod. The root filesystem of the
+// process is "rootfs" in the bundle. It contains one static binary, PausePath. The runtime adds
+// mount points there.
 func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	sc := sp.Config.GetLinux().GetSecurityContext()
 	s, err := sandboxSpec(sp)
@@ -57,7 +57,7 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 }
 
 // DescribeSandbox returns the spec of a sandbox without a process. The spec has the sandbox's
-// mounted namespaces, hostname and annotations. Clients read this spec in the verbose status. No
+// hostname, annotations and paths of namespaces. Clients read this spec in the verbose status. No
 // runtime uses it.
 func DescribeSandbox(sb Sandbox) (*specs.Spec, error) {
 	namespaces, err := sandboxNamespaces(sb)

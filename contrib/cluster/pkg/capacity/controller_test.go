@@ -17,9 +17,9 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// changed reports the nodes of a pod. A pod may be deleted, and another pod of the same name
-// created on another node. If pods are listed again after that, this is an update of one pod.
-// changed must report both nodes.
+// changed reports the nodes of a pod. While the watch is interrupted, a pod can be deleted and
+// created again on another node. The next list then reports one update. changed must report both
+// nodes.
 func TestChanged(t *testing.T) {
 	here, there := &Pod{node: "here"}, &Pod{node: "there"}
 	var got []string

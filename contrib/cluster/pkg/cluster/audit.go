@@ -88,7 +88,7 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 	f := Finding{Severity: runtimeclass.Error, Rule: ruleClassWithoutNode, Object: "RuntimeClass " + c.Name}
 	switch {
 	case len(selected) == 0:
-		f.Message = fmt.Sprintf("no node is selected by %s: its pods stay pending", s.selection(c))
+		f.Message = fmt.Sprintf("no node fits its %s: its pods stay pending", s.selection(c))
 		f.Advice = s.whereInstead(c, elsewhere)
 		return []Finding{f}
 	case len(having)+len(silent) == 0 && len(closed) > 0:
@@ -135,10 +135,10 @@ func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking [
 	return all
 }
 
-// closedTo reports whether the labels of a node show that it takes no pods of a class's handler. If
-// the status of the node lacks the handler, closedTo is true only if the class is Counted. The
-// scheduler keeps pods of a Counted class away from this node. Pods of any other class are
-// scheduled to the node and never start there.
+// closedTo reports whether the labels of a node show that it takes no pods of a class's handler.
+// There is one exception: if the status of the node lacks the handler and the class is not Counted,
+// closedTo is false, because pods are scheduled to the node and never start there. The scheduler
+// keeps pods of a Counted class away from it.
 func closedTo(n *corev1.Node, c *nodev1.RuntimeClass) bool {
 	return closed(n, c.Handler) && (runtimeclass.Counted(c) || has(n, c.Handler))
 }
@@ -158,12 +158,12 @@ func whereTheyStay(c *nodev1.RuntimeClass) string {
 	return "in ContainerCreating"
 }
 
-// selection describes how a class selects nodes.
+// selection names what decides on which nodes pods of a class are scheduled.
 func (s *State) selection(c *nodev1.RuntimeClass) string {
 	if c.Scheduling == nil || len(c.Scheduling.NodeSelector) == 0 {
-		return "its tolerations and the nodes' taints"
+		return "tolerations"
 	}
-	return labels.Set(c.Scheduling.NodeSelector).String()
+	return fmt.Sprintf("nodeSelector (%s) and tolerations", labels.Set(c.Scheduling.NodeSelector))
 }
 
 func (s *State) whereInstead(c *nodev1.RuntimeClass, elsewhere []string) string {

@@ -89,12 +89,12 @@ func TestAudit(t *testing.T) {
 		{"nothing", State{}, nil},
 		{"no findings", State{Nodes: []corev1.Node{labelled("a", "kata")}, Classes: []nodev1.RuntimeClass{kata}}, nil},
 		{"no node is selected", State{Nodes: []corev1.Node{aNode("a", nil, "", "kata"), aNode("b", nil, "")}, Classes: []nodev1.RuntimeClass{kata}}, []string{
-			"error class-without-node RuntimeClass kata []: no node is selected by feature.node.kubernetes.io/handler.kata=ready: its pods stay pending; nodes that have the handler are not selected (a)",
+			"error class-without-node RuntimeClass kata []: no node fits its nodeSelector (feature.node.kubernetes.io/handler.kata=ready) and tolerations: its pods stay pending; nodes that have the handler are not selected (a)",
 		}},
-		{"a cluster without nodes", State{Classes: []nodev1.RuntimeClass{kata}}, []string{"error class-without-node RuntimeClass kata []: no node is selected by"}},
+		{"a cluster without nodes", State{Classes: []nodev1.RuntimeClass{kata}}, []string{"error class-without-node RuntimeClass kata []: no node fits its "}},
 		{"no selected node has the handler", State{Nodes: []corev1.Node{aNode("a", nil, "kta"), aNode("b", nil, "")}, Classes: []nodev1.RuntimeClass{*aClass("x", "kata"), *aClass("y", "kta", selecting(map[string]string{"no": "where"}))}}, []string{
 			`error class-without-node RuntimeClass x [a b]: none of the nodes that it selects has the handler "kata" (did you mean "kta"?): its pods stay in ContainerCreating; give nodes the handler "kata", or delete the class`,
-			"error class-without-node RuntimeClass y []: no node is selected by no=where",
+			"error class-without-node RuntimeClass y []: no node fits its nodeSelector (no=where)",
 		}},
 		{"no node reports handlers", State{Nodes: []corev1.Node{aNode("a", nil), aNode("b", nil)}, Classes: []nodev1.RuntimeClass{runc}}, []string{
 			`warning class-without-node RuntimeClass std [a b]: none of the nodes that it selects reports the handler "runc", and these report no handlers: a, b`,
@@ -105,7 +105,7 @@ func TestAudit(t *testing.T) {
 			`warning nodes-without-handler RuntimeClass c [a]:`,
 		}},
 		{"taints keep pods away", State{Nodes: []corev1.Node{tainted(aNode("a", nil, "runc"), "infra")}, Classes: []nodev1.RuntimeClass{runc}}, []string{
-			"error class-without-node RuntimeClass std []: no node is selected by its tolerations and the nodes' taints",
+			"error class-without-node RuntimeClass std []: no node fits its tolerations",
 		}},
 		{"the taint of a node that is not ready is ignored", State{Nodes: []corev1.Node{unready(tainted(aNode("a", nil, "runc"), "node.kubernetes.io/not-ready"), "")}, Classes: []nodev1.RuntimeClass{runc}}, nil},
 		{"no class", State{Nodes: []corev1.Node{aNode("a", nil, "", "runc"), aNode("b", nil, "runc")}}, []string{
@@ -164,7 +164,7 @@ func TestAudit(t *testing.T) {
 			"warning node-not-selected handler kata [b]: its classes (kata) do not select these nodes that have it: b; let the class tolerate infra:NoSchedule",
 		}},
 		{"a taint and labels keep pods from a node", State{Nodes: []corev1.Node{tainted(aNode("b", nil, "kata"), "infra")}, Classes: []nodev1.RuntimeClass{kata}}, []string{
-			"error class-without-node RuntimeClass kata []: no node is selected by feature.node.kubernetes.io/handler.kata=ready: its pods stay pending; nodes that have the handler are not selected (b): label them as the nodeSelector requires, or change the nodeSelector; let the class tolerate infra:NoSchedule",
+			"error class-without-node RuntimeClass kata []: no node fits its nodeSelector (feature.node.kubernetes.io/handler.kata=ready) and tolerations: its pods stay pending; nodes that have the handler are not selected (b): label them as the nodeSelector requires, or change the nodeSelector; let the class tolerate infra:NoSchedule",
 		}},
 	} {
 		t.Run(c.what, func(t *testing.T) {

@@ -37,8 +37,8 @@ func Admit(pod *corev1.Pod, classes []Class) Admission {
 			a.Class = classes[i].RuntimeClass
 		} else {
 			if *name == "" {
-				// The API server also looks up an empty name. The API server's client rejects this
-				// request.
+				// The API server looks up an empty name, too. The library that it uses for this,
+				// client-go, rejects the empty name.
 				return Admission{Rejection: "resource name may not be empty", Pod: pod}
 			}
 			return rejected("pod rejected: RuntimeClass %q not found", *name)

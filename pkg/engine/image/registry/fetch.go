@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Fetcher fetches the content that a manifest lists. It limits the size of documents. A layer
-// cannot be larger than its size in the manifest.
+// Fetcher fetches an image's indexes, manifests, configuration and layers. A layer cannot be larger
+// than its size in the manifest.
 type Fetcher struct {
 	remotes.Fetcher
 	// layers are the digests of content that is not read into memory.

@@ -37,7 +37,7 @@ func Checkf(t T, err error, format string, args ...any) {
 	}
 }
 
-// Fails fails the test if err is nil. The format describes the step that should have failed.
+// Fails fails the test if err is nil. The format says what happened instead of a failure.
 func Fails(t T, err error, format string, args ...any) {
 	t.Helper()
 	if err == nil {

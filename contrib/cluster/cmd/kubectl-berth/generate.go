@@ -101,7 +101,7 @@ func (p *generateCommand) known(ctx context.Context) (handlers []runtimeclass.Ha
 			return nil, nil, err
 		}
 		if handlers = cluster.Handlers(there); len(handlers) == 0 {
-			return nil, nil, errors.New("no node of the cluster reports handlers, which needs Kubernetes 1.30 and a CRI daemon that supports it; use --handlers")
+			return nil, nil, errors.New("no node of the cluster reports handlers, which needs Kubernetes 1.31 and a CRI daemon that supports it; use --handlers")
 		}
 	}
 	if err != nil {

@@ -104,7 +104,7 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 	case len(having) == 0:
 		f.Severity, f.Concerned = runtimeclass.Warning, silent
 		f.Message = fmt.Sprintf("none of the nodes that it selects reports the handler %q, and these report no handlers: %s", c.Handler, runtimeclass.Few(silent))
-		f.Advice = "nodes report handlers since Kubernetes 1.30, if their CRI daemon supports it"
+		f.Advice = "nodes report handlers since Kubernetes 1.31, if their CRI daemon supports it"
 		return []Finding{f}
 	}
 	return s.auditServed(c, f, closed, lacking)
@@ -136,9 +136,9 @@ func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking [
 }
 
 // closedTo reports whether the labels of a node show that it takes no pods of a class's handler.
-// There is one exception: if the status of the node lacks the handler and the class is not Counted,
-// closedTo is false, because pods are scheduled to the node and never start there. The scheduler
-// keeps pods of a Counted class away from it.
+// It is false for a node whose status lacks the handler, unless the class is Counted: auditServed
+// reports such a node, because pods are scheduled to it and never start. The scheduler keeps pods of
+// a Counted class away from it.
 func closedTo(n *corev1.Node, c *nodev1.RuntimeClass) bool {
 	return closed(n, c.Handler) && (runtimeclass.Counted(c) || has(n, c.Handler))
 }
@@ -158,7 +158,7 @@ func whereTheyStay(c *nodev1.RuntimeClass) string {
 	return "in ContainerCreating"
 }
 
-// selection names what decides on which nodes pods of a class are scheduled.
+// selection names the fields of a class by which the scheduler chooses nodes.
 func (s *State) selection(c *nodev1.RuntimeClass) string {
 	if c.Scheduling == nil || len(c.Scheduling.NodeSelector) == 0 {
 		return "tolerations"

@@ -63,7 +63,7 @@ func (s *State) classesOf(handler string) []string {
 	return all
 }
 
-// reports reports whether a node lists its handlers. Kubelets before 1.30 list none. Newer kubelets
+// reports reports whether a node lists its handlers. Kubelets before 1.31 list none. Newer kubelets
 // list none if their CRI daemon does not report handlers.
 func reports(n *corev1.Node) bool { return len(n.Status.RuntimeHandlers) > 0 }
 

@@ -256,8 +256,9 @@ func tarBlock(name string, kind byte, size int) []byte {
 	return b
 }
 
-// longLabels and longEnvironment are images with configurations near the size limit. A test pulls
-// several such images and requests their status. The daemon's memory may grow by at most maxGrowth.
+// longLabels and longEnvironment are images with configurations near the size limit. inspected pulls
+// several such images and requests the status of one. The daemon's memory may grow by at most
+// maxGrowth.
 func longLabels(t *testing.T, h *hostile) string {
 	return manyImages(t, h, "labels", func(i int, spec *imagespec.Image) {
 		spec.Config.Labels = map[string]string{"number": fmt.Sprint(i), "long": strings.Repeat("a", 3<<20)}

@@ -37,8 +37,8 @@ const (
 	// thawInterval is the pause between attempts to thaw while the container's supervisor is being
 	// replaced.
 	thawInterval = 200 * time.Millisecond
-	// laterInterval is the pause between attempts in the background. An attempt fails while CRIU
-	// still runs. It takes at most laterTimeout.
+	// laterInterval is the pause between attempts in the background. An attempt takes at most
+	// laterTimeout. It fails while CRIU still runs.
 	laterInterval = time.Second
 	laterTimeout  = 2 * time.Second
 	// program is the name that runtimes look up in PATH.
@@ -237,8 +237,8 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 	}
 	options, err := typeurl.MarshalAnyToProto(&runcapi.CheckpointOptions{
 		WorkPath: dir.Path,
-		// The container keeps running, so CRIU need not refuse sockets and locks that it shares with
-		// other processes.
+		// The container keeps running. Its shared sockets and locks are therefore no reason to refuse
+		// the checkpoint.
 		OpenTcp: bool(tcp), ExternalUnixSockets: true, FileLocks: true, Terminal: c.Config().GetTty(),
 	})
 	if err != nil {

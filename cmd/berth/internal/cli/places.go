@@ -19,7 +19,7 @@ func PlaceFlags(cmd *cobra.Command, o *config.Options) {
 	flags.StringVarP(&o.File, "config", "c", "", "main configuration file (default "+config.DefaultFile+", which may be absent)")
 	flags.StringVar(&o.DropInDir, "drop-in-dir", "", "directory of drop-ins (default conf.d beside the main file)")
 	flags.StringVar(&o.VendorDir, "vendor-dir", "", "directory of drop-ins of packages (default "+config.DefaultVendorDir+")")
-	SearchFlag(cmd, o, "directories to discover runtimes in if none is configured")
+	SearchFlag(cmd, o, "where to look for runtimes if the main file has no handlers")
 }
 
 // SearchFlag adds the flag for directories of runtimes. It also makes all paths in o absolute, as

@@ -46,7 +46,7 @@ func TestMessagesPrint(t *testing.T) {
 	}
 }
 
-func TestTheJournalIsKnownByItsFile(t *testing.T) {
+func TestIsJournalByDeviceAndInode(t *testing.T) {
 	f := test.Value(os.CreateTemp(t.TempDir(), ""))(t)
 	defer f.Close()
 	var st unix.Stat_t

@@ -35,7 +35,7 @@ const maxGrowth = 64 << 20
 // a daemon without limits would exhaust the machine.
 const endless = 512 << 20
 
-// attack is an image that a pod's author can make a node pull.
+// attack is an image that a node pulls because a pod names it.
 type attack struct {
 	// image prepares the registry and returns the image to pull.
 	image func(*testing.T, *hostile) string
@@ -177,7 +177,7 @@ func wideWindow(t *testing.T, h *hostile) string {
 	return h.image(t, "zstd", h.config(t, nil, inside), layer)
 }
 
-// ofLayer tags an image with one layer.
+// ofLayer tags an image of one layer.
 func ofLayer(t *testing.T, h *hostile, name string, write func(io.Writer) error) string {
 	t.Helper()
 	sum := sha256.New()
@@ -323,7 +323,7 @@ const atOnce = 5
 // because child processes unpack layers.
 func TestManyHostileImages(t *testing.T) {
 	t.Parallel()
-	// The other kinds resemble these or are refused early.
+	// The kinds that are left out resemble these, or are refused early.
 	kinds := attacks()
 	for _, name := range []string{"endless token", "one million variables", "layer is a config", "long environment"} {
 		t.Run(name, func(t *testing.T) {

@@ -82,7 +82,7 @@ func TestWrapperWithoutCompanions(t *testing.T) {
 	}
 }
 
-// A release of gVisor without companions rejects sidecarFlag. It needs no files beside runsc.
+// A release of gVisor without companions needs no files beside runsc.
 func TestReleaseWithoutCompanions(t *testing.T) {
 	path := script(t, t.TempDir(), "runsc", "case $1 in --version) echo runsc version release-20250512.0;; *) exit 128;; esac\n")
 	rt, err := New(nil).Probe(t.Context(), oci(path))

@@ -39,8 +39,7 @@ func TestHandlerThatADaemonOmits(t *testing.T) {
 }
 
 // A daemon may list a pod without a handler. Then berth shows the handler whose remote_handler is
-// the daemon's default. If there is none, berth shows its first handler by name. The handler crun
-// has the same name in berth and in the daemon.
+// the daemon's default. If there is none, berth shows its first handler by name.
 func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 	for _, handlers := range [][]lastknown.Handler{{{Name: "legacy", Remote: "crun"}}, {{Name: "crun", Remote: "crun"}}, {{Name: "crio", Remote: ""}}} {
 		n := naming{names: newNames(nil), known: &lastknown.Pods{}}

@@ -180,7 +180,7 @@ func ThawOnce(ctx context.Context, l pod.Layout, c *pod.Container) error {
 			return err
 		}
 	}
-	// The network can be unblocked: the supervisor delays Resume until CRIU has ended.
+	// CRIU blocked the network. CRIU has ended, because the supervisor delays Resume until then.
 	return unlock(ctx, l, c)
 }
 

@@ -91,7 +91,7 @@ func TestByContent(t *testing.T) {
 		"x@sha256:" + strings.Repeat("0", 1000): errdefs.IsInvalidArgument,
 	} {
 		if found, err := s.ByContent(ref, catalog.NodePlatform); !is(err) {
-			t.Errorf("%s is %v, with error %v of another class", ref, found, err)
+			t.Errorf("%s is %v; the error is not the wanted one: %v", ref, found, err)
 		}
 	}
 }

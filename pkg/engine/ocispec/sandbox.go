@@ -19,8 +19,8 @@ const (
 )
 
 // BuildSandboxProcess returns the spec of a sandbox's process. This process holds the sandbox's PID
-// namespace, or the runtime needs it as the first container of the pod. The root filesystem of the
-// process is "rootfs" in the bundle. It contains one static binary, PausePath. The runtime adds
+// namespace, or is the pod's first container for a runtime that needs one. The root filesystem of
+// the process is "rootfs" in the bundle. It contains one static binary, PausePath. The runtime adds
 // mount points there.
 func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	sc := sp.Config.GetLinux().GetSecurityContext()

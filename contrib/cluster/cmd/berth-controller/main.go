@@ -66,8 +66,8 @@ func newCommand() *cobra.Command {
 		Short: "Publish how many pods of each handler the nodes have room for",
 		Long: `Set how many pods of each handler every node of a cluster takes. The number is the
 node's capacity of the resource feature.node.kubernetes.io/handler.NAME.pods. If a
-handler accepts pods, the capacity is the limit of the handler's pods. If a handler
-accepts no pods, the capacity is only for the pods that it already has.
+handler accepts pods, the node has room up to the limit of the handler's pods. If a
+handler accepts no pods, the node has room only for the pods that it already has.
 
 The handlers are the handlers of RuntimeClasses. Labels of the nodes show the states of
 the handlers.
@@ -88,7 +88,7 @@ other failure.`,
 	}
 	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `FILE` (default $KUBECONFIG, or the service account of the pod)")
 	c.Flags().StringVar(&namespace, "namespace", leaseNamespace, "`NAMESPACE` of the lease; the same for all controllers of a cluster")
-	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts the overhead of a running pod: by-status (twice, if kubelets report allocated resources) or once (with the fix of kubernetes/kubernetes#139627)")
+	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts the overhead of a running pod, in which a pod requests the capacity: by-status (twice in Kubernetes 1.36 and 1.37) or once (with the fix of kubernetes/kubernetes#139627)")
 	c.Flags().StringVar(&address, "address", ":8080", "`ADDRESS` of /metrics, /healthz and /readyz; empty: none")
 	commandline.Check(c)
 	return c

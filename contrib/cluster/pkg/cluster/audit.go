@@ -135,10 +135,10 @@ func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking [
 	return all
 }
 
-// closedTo reports whether the labels of a node show that it takes no pods of a class's handler.
-// It is false for a node whose status lacks the handler, unless the class is Counted: auditServed
-// reports such a node, because pods are scheduled to it and never start. The scheduler keeps pods of
-// a Counted class away from it.
+// closedTo reports whether the labels of a node show that it takes no pods of a class's handler. If
+// the status of the node lacks the handler, the result depends on the class. The scheduler keeps
+// pods of a Counted class away, so the node is closed. It schedules pods of other classes to the
+// node, where they never start, so the node lacks the handler.
 func closedTo(n *corev1.Node, c *nodev1.RuntimeClass) bool {
 	return closed(n, c.Handler) && (runtimeclass.Counted(c) || has(n, c.Handler))
 }

@@ -69,4 +69,22 @@ func TestEncodedListsSayWhatListsSay(t *testing.T) {
 	}
 	o.DropContainer(o.AllContainers()[0].ID())
 	compare("with one container removed")
+	o.DropSandbox(o.AllSandboxes()[0].ID())
+	compare("with one sandbox removed")
+}
+
+// A list without a change is not joined again: a kubelet asks every second.
+func TestEncodedListIsKept(t *testing.T) {
+	o := pod.NewIndex()
+	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, &enginetest.Runner{}))
+	o.AddContainer(c)
+	list := func() []byte { return test.Value(o.EncodedContainers(nil))(t) }
+	first := list()
+	if second := list(); &first[0] != &second[0] {
+		t.Error("the same list was encoded twice")
+	}
+	test.Must(t, c.Update(func(st *pod.ContainerStatus) error { st.Phase = pod.PhaseExited; return nil }))
+	if changed := list(); &first[0] == &changed[0] {
+		t.Error("the list of a changed container is the earlier one")
+	}
 }

@@ -2,11 +2,11 @@ package cgroup
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -23,37 +23,62 @@ var processHierarchies = []string{"freezer", "pids", "memory", "devices", "cpu",
 // empty if the cgroup is gone.
 func (p Paths) Processes() ([]int, error) {
 	for _, name := range processHierarchies {
-		pids, err := processesIn(p.Dir(name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+		pids, found, err := processesIn(p.Dir(name))
 		if err != nil {
 			return nil, fmt.Errorf("cgroup processes: %w", err)
 		}
-		slices.Sort(pids)
-		return slices.Compact(pids), nil
+		if found {
+			slices.Sort(pids)
+			return slices.Compact(pids), nil
+		}
 	}
 	return nil, nil
 }
 
-func processesIn(dir string) ([]int, error) {
+func processesIn(path string) (pids []int, found bool, err error) {
+	var children []string
+	found, err = readDir(path, func(d *dir) { pids, children = d.members(), d.children() })
+	for _, child := range children {
+		more, _, childErr := processesIn(path + "/" + child)
+		pids, err = append(pids, more...), cmp.Or(err, childErr)
+	}
+	return pids, found, err
+}
+
+// members returns the processes in the cgroup alone.
+func (d *dir) members() []int {
+	text := d.read("cgroup.procs")
+	pids, err := procfs.ParseMembers(text)
+	if len(text) >= os.Getpagesize()/2 { // the kernel returns about a page at a time
+		pids, err = members(d.path)
+	}
+	d.err = cmp.Or(d.err, err)
+	return pids
+}
+
+// children returns the names of the child cgroups.
+func (d *dir) children() (names []string) {
 	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
-		return nil, err
-	}
-	pids, err := members(dir)
 	// A directory with two links has no children. It still has some fifty files to list.
-	if err != nil || st.Nlink == 2 {
-		return pids, err
+	if d.err != nil || unix.Fstat(d.fd, &st) == nil && st.Nlink == 2 {
+		return nil
 	}
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		if e.IsDir() {
-			more, childErr := processesIn(filepath.Join(dir, e.Name()))
-			pids, err = append(pids, more...), cmp.Or(err, ignoreGone(childErr))
+	for {
+		n, err := ignoringEINTR(func() (int, error) { return unix.ReadDirent(d.fd, d.buf[:]) })
+		if err != nil && !gone(err) {
+			d.err = fmt.Errorf("list %s: %w", d.path, err)
+		}
+		if n <= 0 {
+			return names
+		}
+		for b := d.buf[:n]; len(b) > 0; {
+			length, kind := binary.NativeEndian.Uint16(b[16:]), b[18] // d_reclen and d_type, see getdents(2)
+			if name := unix.ByteSliceToString(b[19:length]); kind == unix.DT_DIR && name != "." && name != ".." {
+				names = append(names, name)
+			}
+			b = b[length:]
 		}
 	}
-	return pids, ignoreGone(err)
 }
 
 // members returns the processes in one cgroup; none if it is gone.

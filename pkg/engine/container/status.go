@@ -71,5 +71,5 @@ func (b *views) List(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
 
 // EncodedContainers is the encoded response of ListContainers.
 func (b *views) EncodedContainers(f *runtimeapi.ContainerFilter) ([]byte, error) {
-	return pod.EncodedItems(b.Pods.Index.AllContainers(), func(o *pod.Container) ([]byte, error) { return o.Encoded(f) })
+	return b.Pods.Index.EncodedContainers(f)
 }

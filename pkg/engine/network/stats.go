@@ -3,11 +3,13 @@ package network
 import (
 	"bytes"
 	"fmt"
-	"os"
+	"runtime"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
@@ -27,30 +29,52 @@ type Traffic struct {
 	Err error
 }
 
-// Stats reads the counters of network namespaces, in their order. One thread enters all of them and
-// reads the kernel's table: a thread or a netlink socket for each would cost several times the read.
+// Stats reads the counters of network namespaces, in their order. A thread for each processor enters
+// its share of them and reads the kernel's table: a thread or a netlink socket for each namespace
+// would cost several times the read.
 func Stats(nsPaths ...string) []Traffic {
 	all := make([]Traffic, len(nsPaths))
-	var text bytes.Buffer
-	errs := namespaces.DoEach(nsPaths, func(i int) error {
-		text.Reset()
-		table, err := os.Open("/proc/thread-self/net/dev")
-		if err != nil {
-			return err
+	share := len(all)/runtime.GOMAXPROCS(0) + 1
+	var threads sync.WaitGroup
+	for begin := 0; begin < len(all); begin += share {
+		end := min(begin+share, len(all))
+		threads.Go(func() { readTraffic(nsPaths[begin:end], all[begin:end]) })
+	}
+	threads.Wait()
+	return all
+}
+
+func readTraffic(nsPaths []string, into []Traffic) {
+	var text []byte
+	errs := namespaces.DoEach(nsPaths, func(i int) (err error) {
+		if text, err = readTable(text[:0]); err == nil {
+			into[i].Interfaces, err = parseInterfaces(text)
 		}
-		defer table.Close()
-		if _, err := text.ReadFrom(table); err != nil {
-			return err
-		}
-		all[i].Interfaces, err = parseInterfaces(text.Bytes())
 		return err
 	})
 	for i, err := range errs {
 		if err != nil {
-			all[i].Err = fmt.Errorf("network statistics: %w", err)
+			into[i].Err = fmt.Errorf("network statistics: %w", err)
 		}
 	}
-	return all
+}
+
+// readTable appends the table of the calling thread's network namespace to text. It omits what the
+// os package does for the poller, which is half of the time.
+func readTable(text []byte) ([]byte, error) {
+	fd, err := unix.Open("/proc/thread-self/net/dev", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return text, err
+	}
+	defer unix.Close(fd)
+	for {
+		text = slices.Grow(text, 1<<10)
+		n, err := unix.Read(fd, text[len(text):cap(text)])
+		if n <= 0 {
+			return text, err
+		}
+		text = text[:len(text)+n]
+	}
 }
 
 // parseInterfaces parses /proc/net/dev: after two lines of headings, each line has a name, eight

@@ -27,6 +27,11 @@ type Index struct {
 	mu         sync.RWMutex
 	sandboxes  map[string]*Sandbox
 	containers map[string]*Container
+
+	// newestSandboxes and newestContainers are the sorted lists, nil after a change.
+	newestSandboxes                   []*Sandbox
+	newestContainers                  []*Container
+	listedSandboxes, listedContainers atomic.Pointer[encodedList]
 }
 
 // NewIndex returns an empty Index.
@@ -38,14 +43,14 @@ func NewIndex() *Index {
 func (o *Index) AddSandbox(s *Sandbox) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.sandboxes[s.ID()] = s
+	o.sandboxes[s.ID()], o.newestSandboxes = s, nil
 }
 
 // AddContainer makes a container visible to callers.
 func (o *Index) AddContainer(c *Container) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.containers[c.ID()] = c
+	o.containers[c.ID()], o.newestContainers = c, nil
 }
 
 // DropSandbox removes a sandbox from the index.
@@ -53,6 +58,7 @@ func (o *Index) DropSandbox(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.sandboxes, id)
+	o.newestSandboxes = nil
 }
 
 // DropContainer removes a container from the index.
@@ -60,6 +66,7 @@ func (o *Index) DropContainer(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.containers, id)
+	o.newestContainers = nil
 }
 
 // Sandbox finds a sandbox by its full id or a unique prefix.
@@ -131,18 +138,24 @@ func find[T any](all map[string]T, kind, id string) (T, error) {
 	return zero, fmt.Errorf("%s ID %q is ambiguous, it matches %s: %w", kind, id, strings.Join(hits[:min(len(hits), 4)], ", "), errdefs.ErrInvalidArgument)
 }
 
-// AllSandboxes returns all sandboxes, newest first.
+// AllSandboxes returns all sandboxes, newest first. Callers must not change the list.
 func (o *Index) AllSandboxes() []*Sandbox {
-	o.mu.RLock()
-	defer o.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(o.sandboxes), func(a, b *Sandbox) int { return cmp.Compare(b.Spec().CreatedAt, a.Spec().CreatedAt) })
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.newestSandboxes == nil {
+		o.newestSandboxes = slices.SortedFunc(maps.Values(o.sandboxes), func(a, b *Sandbox) int { return cmp.Compare(b.Spec().CreatedAt, a.Spec().CreatedAt) })
+	}
+	return o.newestSandboxes
 }
 
-// AllContainers returns all containers, newest first.
+// AllContainers is AllSandboxes for containers.
 func (o *Index) AllContainers() []*Container {
-	o.mu.RLock()
-	defer o.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(o.containers), func(a, b *Container) int { return cmp.Compare(b.Spec().CreatedAt, a.Spec().CreatedAt) })
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.newestContainers == nil {
+		o.newestContainers = slices.SortedFunc(maps.Values(o.containers), func(a, b *Container) int { return cmp.Compare(b.Spec().CreatedAt, a.Spec().CreatedAt) })
+	}
+	return o.newestContainers
 }
 
 // ContainersOf returns the containers of a sandbox, oldest first.
@@ -268,16 +281,39 @@ func Items[O, I any](all []O, item func(O) *I) []*I {
 	return items
 }
 
-// EncodedItems returns the encoded items of a list. encoded returns nil for an item outside the
-// list.
-func EncodedItems[O any](all []O, encoded func(O) ([]byte, error)) ([]byte, error) {
+// EncodedSandboxes returns the encoded items of a list of sandboxes. Callers must not change them.
+func (o *Index) EncodedSandboxes(f *runtimeapi.PodSandboxFilter) ([]byte, error) {
+	return encodeItems(&o.listedSandboxes, o.AllSandboxes(), func(s *Sandbox) ([]byte, error) { return s.Encoded(f) })
+}
+
+// EncodedContainers is EncodedSandboxes for containers.
+func (o *Index) EncodedContainers(f *runtimeapi.ContainerFilter) ([]byte, error) {
+	return encodeItems(&o.listedContainers, o.AllContainers(), func(c *Container) ([]byte, error) { return c.Encoded(f) })
+}
+
+// encodedList caches the last list: the kubelet asks every second, and little changes.
+type encodedList struct {
+	items  [][]byte
+	joined []byte
+}
+
+// encodeItems joins the encoded items. encoded returns nil for an item outside the list, and the
+// same bytes, not a copy, for an item without a change.
+func encodeItems[O any](kept *atomic.Pointer[encodedList], all []O, encoded func(O) ([]byte, error)) ([]byte, error) {
 	items := make([][]byte, 0, len(all))
 	for _, o := range all {
 		item, err := encoded(o)
 		if err != nil {
 			return nil, err
 		}
-		items = append(items, item)
+		if len(item) > 0 {
+			items = append(items, item)
+		}
 	}
-	return slices.Concat(items...), nil
+	last := kept.Load()
+	if last == nil || !slices.EqualFunc(last.items, items, func(a, b []byte) bool { return &a[0] == &b[0] }) {
+		last = &encodedList{items, slices.Concat(items...)}
+		kept.Store(last)
+	}
+	return last.joined, nil
 }

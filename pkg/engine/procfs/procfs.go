@@ -152,11 +152,20 @@ func Members(dir string) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
+	pids, err := ParseMembers(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return pids, nil
+}
+
+// ParseMembers parses the content of a file cgroup.procs.
+func ParseMembers(text []byte) ([]int, error) {
 	var pids []int
-	for word := range strings.FieldsSeq(string(text)) {
-		pid, err := strconv.Atoi(word)
+	for word := range bytes.FieldsSeq(text) {
+		pid, err := strconv.Atoi(string(word))
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
+			return nil, err
 		}
 		// 0 is a process of another PID namespace, which has no id here.
 		if pid > 0 {

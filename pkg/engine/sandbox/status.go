@@ -61,5 +61,5 @@ func (b *resizing) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.
 
 // EncodedSandboxes is the encoded response of ListPodSandbox.
 func (b *views) EncodedSandboxes(f *runtimeapi.PodSandboxFilter) ([]byte, error) {
-	return pod.EncodedItems(b.Pods.Index.AllSandboxes(), func(o *pod.Sandbox) ([]byte, error) { return o.Encoded(f) })
+	return b.Pods.Index.EncodedSandboxes(f)
 }

@@ -111,8 +111,8 @@ func (o options) check(rest []string) error {
 	if len(rest) > 0 {
 		return fmt.Errorf("unexpected argument %q", rest[0])
 	}
-	if o.runs < 1 || o.pods < 1 || o.pods > 200 {
-		return fmt.Errorf("--runs must be at least 1, and --pods from 1 to 200 (a bridge's /24 has no more addresses)")
+	if o.runs < 1 || o.pods < 1 || o.pods > 500 {
+		return fmt.Errorf("--runs must be at least 1, and --pods from 1 to 500 (the pods' subnet has no more addresses)")
 	}
 	if o.node && o.pods > 110 {
 		return fmt.Errorf("--node: --pods must be at most 110, a kubelet's limit")

@@ -265,18 +265,18 @@ func whole[T any](list func() ([]T, error)) (all []T, err error) {
 // given are the subnets that this process uses: a network has no route before its first pod.
 var given sync.Map
 
-// freeSubnet returns a /24 that has no route on this host, and never the same twice. Processes
+// freeSubnet returns a /23 that has no route on this host, and never the same twice. Processes
 // start their search at different subnets, so that two processes do not choose the same one.
 func freeSubnet() (string, error) {
 	routes, err := whole(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return "", fmt.Errorf("list routes: %w", err)
 	}
-	const subnets = 1 << 14 // the /24 of 10.128.0.0/10
+	const subnets = 1 << 13 // the /23 of 10.128.0.0/10
 	start := os.Getpid()*16 + int(networks.Load())
 	for i := range subnets {
 		n := (start + i) % subnets
-		candidate := &net.IPNet{IP: net.IPv4(10, byte(128+n>>8), byte(n), 0).To4(), Mask: net.CIDRMask(24, 32)}
+		candidate := &net.IPNet{IP: net.IPv4(10, byte(128+n>>7), byte(n<<1), 0).To4(), Mask: net.CIDRMask(23, 32)}
 		if routed(routes, candidate) {
 			continue
 		}

@@ -22,6 +22,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,6 +113,9 @@ type Supervisors struct {
 	supervisors map[string]*supervisor
 	closed      bool
 }
+
+// OnePod begins the key of a supervisor that has only one pod. No handler's name has a dot.
+const OnePod = "pod."
 
 // supervisor is the Manager's state of one key.
 type supervisor struct {
@@ -222,7 +226,8 @@ func (m *Supervisors) Hold(key string) {
 	}
 }
 
-// Release ends a Hold. A supervisor without pods exits after a while.
+// Release ends a Hold. A supervisor without pods exits after a while, or at once if no other pod can
+// use it.
 func (m *Supervisors) Release(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -231,7 +236,11 @@ func (m *Supervisors) Release(key string) {
 	if s.pods > 0 || m.closed {
 		return
 	}
-	m.retireLater(s)
+	after := m.limits.idle
+	if strings.HasPrefix(key, OnePod) {
+		after = 0
+	}
+	m.retireLater(s, after)
 }
 
 // lookup needs m.mu.

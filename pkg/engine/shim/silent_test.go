@@ -123,6 +123,30 @@ func TestIdleSupervisorIsAskedAgain(t *testing.T) {
 	}
 }
 
+// No other pod can use the supervisor of a removed pod, so it does not wait for one.
+func TestSupervisorOfOnePodExitsWithIt(t *testing.T) {
+	a, _ := builds(t)
+	m := manager(t, stateDir(t), a)
+	left := make(chan struct{}, 2)
+	m.Supervisors.config.Left = func() { left <- struct{}{} }
+	m.Supervisors.limits.idle = time.Hour
+	own := OnePod + "0123456789abcdef"
+	for _, key := range []string{"handler", own} {
+		m.Hold(key)
+		serving(t, m, key)
+		m.Release(key)
+	}
+	select {
+	case <-left:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the supervisor was not asked to exit")
+	}
+	if _, err := os.Stat(m.SupervisorDir(own)); !os.IsNotExist(err) {
+		t.Errorf("the supervisor's directory: %v, want that it does not exist", err)
+	}
+	test.Checkf(t, test.Err(os.Stat(m.SupervisorDir("handler"))), "the handler's supervisor did not wait for the next pod")
+}
+
 // A broken connection does not mean that the supervisor is gone.
 func TestLostConnectionIsNoEnd(t *testing.T) {
 	a, _ := builds(t)

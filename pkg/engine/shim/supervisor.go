@@ -188,15 +188,14 @@ func (m *Supervisors) spawn(s *supervisor, program string, listener *os.File) er
 }
 
 // retireLater needs m.mu.
-func (m *Supervisors) retireLater(s *supervisor) {
+func (m *Supervisors) retireLater(s *supervisor, after time.Duration) {
 	if s.idle != nil {
 		s.idle.Stop()
 	}
-	s.idle = time.AfterFunc(m.limits.idle, func() { m.retire(s) })
+	s.idle = time.AfterFunc(after, func() { m.retire(s) })
 }
 
-// retire stops a supervisor that has had no pods for limits.idle, and retries later if it does not
-// exit.
+// retire stops a supervisor unless it has pods again, and retries later if it does not exit.
 func (m *Supervisors) retire(s *supervisor) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.limits.leave)
 	defer cancel()
@@ -205,7 +204,7 @@ func (m *Supervisors) retire(s *supervisor) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if s.pods == 0 && !m.closed {
-			m.retireLater(s)
+			m.retireLater(s, m.limits.idle)
 		}
 		return
 	}

@@ -39,7 +39,7 @@ type supervised struct {
 // of a handler and the same berth-shim binary share one, unless each pod has its own.
 func SupervisorKey(d *handler.Definition, runtime []keep.Binary, shimHash, sandbox string) string {
 	if d.Supervision == handler.SupervisionPod {
-		return "pod-" + sandbox[:16]
+		return shim.OnePod + sandbox[:16]
 	}
 	runs := *d
 	runs.Limits, runs.Candidate, runs.ProbeSelfCheck, runs.SelfCheckTimeout, runs.Conforms = handler.Limits{}, nil, false, 0, nil // these do not change how a pod runs

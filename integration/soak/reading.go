@@ -34,7 +34,7 @@ const (
 // Amounts.
 const (
 	goroutines       = "goroutines"
-	heap             = "heap of the daemon" // bytes at which a collection starts: twice the live heap
+	heap             = "heap of the daemon" // bytes at which a collection starts, a multiple of the live heap
 	anonymous        = "anonymous memory of the daemon"
 	supervisorMemory = "anonymous memory of supervisors"
 	fileSizes        = "bytes in files"

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -49,7 +48,8 @@ func processesIn(path string) (pids []int, found bool, err error) {
 func (d *dir) members() []int {
 	text := d.read("cgroup.procs")
 	pids, err := procfs.ParseMembers(text)
-	if len(text) >= os.Getpagesize()/2 { // the kernel returns about a page at a time
+	const partial = 2 << 10 // the kernel returns more than this at a time, but not always all
+	if len(text) >= partial {
 		pids, err = members(d.path)
 	}
 	d.err = cmp.Or(d.err, err)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -30,6 +29,7 @@ type flannelConf struct {
 
 func (f *flannelConf) check() error {
 	for key, value := range f.Delegate {
+		key = strings.ToLower(key) // as encoding/json reads keys
 		if key == "name" || key == "ipam" || key == "type" && value != "bridge" {
 			return errUnknown
 		}
@@ -63,8 +63,8 @@ func delegate(config []byte) ([]byte, error) {
 		key, value, _ := strings.Cut(strings.TrimRight(line, "\r\n"), "=")
 		written[key] = value
 	}
-	networks, err1 := subnets(written, "FLANNEL_NETWORK", "FLANNEL_IPV6_NETWORK")
-	own, err2 := subnets(written, "FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET")
+	networks, err1 := subnets(written, true, "FLANNEL_NETWORK", "FLANNEL_IPV6_NETWORK")
+	own, err2 := subnets(written, false, "FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET")
 	mtu, err3 := strconv.ParseUint(written["FLANNEL_MTU"], 10, 32)
 	_, err4 := strconv.ParseBool(written["FLANNEL_IPMASQ"])
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
@@ -90,14 +90,19 @@ func delegate(config []byte) ([]byte, error) {
 	return json.Marshal(bridge)
 }
 
-// subnets returns the different subnets that the daemon wrote under at least one of the keys.
-func subnets(written map[string]string, keys ...string) (all []*net.IPNet, err error) {
+// subnets returns the different subnets that the daemon wrote under at least one of the keys. A value
+// may be a list if lists is set.
+func subnets(written map[string]string, lists bool, keys ...string) (all []*net.IPNet, err error) {
 	for _, key := range keys {
 		value, has := written[key]
 		if !has {
 			continue
 		}
-		for text := range strings.SplitSeq(value, ",") {
+		texts := []string{value}
+		if lists {
+			texts = strings.Split(value, ",")
+		}
+		for _, text := range texts {
 			_, subnet, err := net.ParseCIDR(text)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", key, err)
@@ -139,8 +144,6 @@ func (p *Plugins) delFlannel(ctx context.Context, c call) error {
 	if err := p.delBridge(ctx, c); err != nil {
 		return err
 	}
-	if err := os.Remove(f.dataFile(c)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
+	_ = os.Remove(f.dataFile(c)) // the plugin ignores this error, too
 	return nil
 }

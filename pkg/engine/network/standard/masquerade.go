@@ -10,9 +10,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,6 +30,7 @@ type Masquerade struct {
 	ruled  []netip.Prefix
 	usable bool
 	conn   *nftables.Conn // nil after an error
+	socket *netlink.Conn  // of conn
 }
 
 // NewMasquerade returns the Masquerade with that table. No other daemon may use the name.
@@ -39,7 +42,7 @@ func NewMasquerade(table string) *Masquerade {
 func (m *Masquerade) Usable() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.usable {
+	if !m.usable && readsTables() {
 		tried := NewMasquerade(m.name + "_probe")
 		tried.ruled = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 		m.usable = tried.transact(func(c *nftables.Conn) error {
@@ -76,6 +79,7 @@ func (m *Masquerade) Of(owner string) []netip.Prefix {
 func (m *Masquerade) Remove(owner string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	var err error
 	addresses := slices.Clone(m.pods[owner])
 	for other, theirs := range m.pods {
 		if other != owner {
@@ -83,13 +87,13 @@ func (m *Masquerade) Remove(owner string) error {
 		}
 	}
 	if len(addresses) > 0 {
-		err := m.change(addresses, (*nftables.Conn).SetDeleteElements)
-		if err != nil && !errors.Is(err, unix.ENOENT) { // or they are gone
+		err = m.change(addresses, (*nftables.Conn).SetDeleteElements)
+		if err != nil && !errors.Is(err, unix.ENOENT) { // or some are gone
 			return fmt.Errorf("masquerading: table inet %s: %w", m.name, err)
 		}
 	}
 	delete(m.pods, owner)
-	return nil
+	return m.orReplace(err)
 }
 
 // Restore makes the table that of these pods. Without pods it removes the table. A table that is
@@ -112,7 +116,7 @@ func (m *Masquerade) Restore(pods map[string][]netip.Prefix) error {
 func (m *Masquerade) Repair() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.pods) == 0 || m.isWhole() {
+	if len(m.ruled) == 0 || m.isWhole() {
 		return nil
 	}
 	return m.orReplace(unix.ENOENT)
@@ -139,6 +143,16 @@ func (m *Masquerade) isWhole() bool {
 		}
 	}
 	return true
+}
+
+// readsTables reports whether the kernel has nftables.
+func readsTables() bool {
+	conn, err := nftables.New()
+	if err != nil {
+		return false
+	}
+	_, err = conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	return err == nil
 }
 
 // exists is false, too, on a kernel without nftables.
@@ -202,11 +216,15 @@ func (m *Masquerade) subnets() []netip.Prefix {
 // ms while the kernel frees what a transaction removed.
 func (m *Masquerade) transact(f func(*nftables.Conn) error) (err error) {
 	if m.conn == nil {
-		if m.conn, err = nftables.New(nftables.AsLasting()); err != nil {
+		keep := nftables.WithSockOptions(func(c *netlink.Conn) error { m.socket = c; return nil })
+		if m.conn, err = nftables.New(nftables.AsLasting(), keep); err != nil {
 			return err
 		}
 	}
 	if err = f(m.conn); err == nil {
+		err = m.socket.SetReadDeadline(time.Now().Add(answerTimeout))
+	}
+	if err == nil {
 		err = m.conn.Flush()
 	}
 	if err != nil { // answers may be unread
@@ -214,6 +232,10 @@ func (m *Masquerade) transact(f func(*nftables.Conn) error) (err error) {
 	}
 	return err
 }
+
+// answerTimeout limits the wait for an answer: after some errors the kernel sends fewer answers than
+// package nftables expects.
+const answerTimeout = 10 * time.Second
 
 func (m *Masquerade) close() {
 	if m.conn != nil {

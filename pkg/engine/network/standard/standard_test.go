@@ -58,6 +58,7 @@ func TestKnows(t *testing.T) {
 		`{"type": "flannel", "delegate": {"ipam": {}}}`:                                                      false,
 		`{"type": "flannel", "delegate": {"name": "n"}}`:                                                     false,
 		`{"type": "flannel", "ipam": {"routes": {}}}`:                                                        false,
+		`{"type": "flannel", "delegate": {"IPAM": {"dataDir": "/d"}}}`:                                       false,
 		`{"type": "flannel", "backend": "vxlan"}`:                                                            false,
 		`{"type": "portmap"`: false,
 	} {
@@ -134,6 +135,14 @@ func TestDelegate(t *testing.T) {
 		`"ipam":{"dataDir":"/d","ranges":[[{"subnet":"10.98.7.0/24"}],[{"subnet":"fd98:0:0:7::/64"}]],`+
 		`"routes":[{"dst":"192.0.2.0/24"},{"dst":"10.98.0.0/16"},{"dst":"10.97.0.0/16"},{"dst":"fd98::/48"},{"dst":"fd97::/48"}],"type":"host-local"},`+
 		`"isGateway":true,"mtu":1450,"name":"n","runtimeConfig":{"dns":{"servers":["10.0.0.1"]}},"type":"bridge"}`)
+}
+
+// A node has one subnet of each family. The plugin refuses a list there, too.
+func TestDelegateRefusesSubnets(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "subnet.env")
+	test.Must(t, os.WriteFile(file, []byte("FLANNEL_NETWORK=10.98.0.0/16\nFLANNEL_SUBNET=10.98.7.1/24,10.98.8.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=1\n"), 0o644))
+	_, err := delegate([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "flannel", "subnetFile": "` + file + `"}`))
+	test.Says(t, err, "FLANNEL_SUBNET")
 }
 
 // Only genuine plugins are served in process. Another program of the same name must be executed,
@@ -235,4 +244,39 @@ func TestRuleOutlivesTheLastPod(t *testing.T) {
 	}
 	_ = test.Value(conn.ListChain(m.table(), "mark"))(t)
 	test.Must(t, m.Remove("second"))
+}
+
+// A rule that another program removed while its subnet had no pods must be back for the next pod.
+func TestRepairWithoutPods(t *testing.T) {
+	m := NewMasquerade("berth_test_flushed")
+	t.Cleanup(func() { test.Check(t, m.Restore(nil)) })
+	address := []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}
+	test.Must(t, m.Add("first", address))
+	test.Must(t, m.Remove("first"))
+	conn := test.Value(nftables.New())(t)
+	conn.FlushChain(m.chain())
+	test.Must(t, conn.Flush())
+	test.Must(t, m.Repair())
+	test.Must(t, m.Add("second", address))
+	if !m.isWhole() {
+		t.Error("the next pod is not masqueraded")
+	}
+	test.Must(t, m.Remove("second"))
+}
+
+// Both addresses of a pod must go, although another program removed one of them before.
+func TestRemoveAfterAFlushedSet(t *testing.T) {
+	m := NewMasquerade("berth_test_half")
+	t.Cleanup(func() { test.Check(t, m.Restore(nil)) })
+	v6 := netip.MustParsePrefix("fd00::2/64")
+	test.Must(t, m.Add("pod", []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), v6}))
+	test.Must(t, m.Add("other", []netip.Prefix{netip.MustParsePrefix("10.1.0.3/16")}))
+	conn := test.Value(nftables.New())(t)
+	conn.FlushSet(m.set(v6.Masked()))
+	test.Must(t, conn.Flush())
+	test.Must(t, m.Remove("pod"))
+	if !m.isWhole() {
+		t.Error("an address of the removed pod is left")
+	}
+	test.Must(t, m.Remove("other"))
 }

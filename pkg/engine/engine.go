@@ -316,6 +316,9 @@ func (e *Engine) close() (err error) {
 	if e.parts.Plugins != nil {
 		err = e.parts.Plugins.Close()
 	}
+	if e.parts.Network != nil {
+		err = errors.Join(err, e.parts.Network.Close())
+	}
 	if e.parts.Images != nil {
 		err = errors.Join(err, e.parts.Images.Close())
 	}

@@ -94,3 +94,6 @@ func New(c Config) *Plugins {
 	p.health.ask = p.askNode
 	return p
 }
+
+// Close removes what no pod needs from the node's firewall. Call it after all other methods.
+func (p *Plugins) Close() error { return p.masquerade.Close() }

@@ -233,6 +233,17 @@ func (m *Masquerade) transact(f func(*nftables.Conn) error) (err error) {
 	return err
 }
 
+// Close removes the table if no pod needs it. Call it after all other methods.
+func (m *Masquerade) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer m.close()
+	if len(m.pods) > 0 || len(m.ruled) == 0 {
+		return nil
+	}
+	return m.orReplace(unix.ENOENT)
+}
+
 // answerTimeout limits the wait for an answer: after some errors the kernel sends fewer answers than
 // package nftables expects.
 const answerTimeout = 10 * time.Second

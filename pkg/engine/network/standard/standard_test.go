@@ -280,3 +280,16 @@ func TestRemoveAfterAFlushedSet(t *testing.T) {
 	}
 	test.Must(t, m.Remove("other"))
 }
+
+// A stopped daemon must leave a table only for pods.
+func TestCloseRemovesTheTableOfNoPods(t *testing.T) {
+	m := NewMasquerade("berth_test_closed")
+	t.Cleanup(func() { test.Check(t, m.Restore(nil)) })
+	test.Must(t, m.Close())
+	test.Must(t, m.Add("pod", []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}))
+	test.Must(t, m.Close())
+	test.Equal(t, "with a pod, the table exists", m.exists(), true)
+	test.Must(t, m.Remove("pod"))
+	test.Must(t, m.Close())
+	test.Equal(t, "without pods, the table exists", m.exists(), false)
+}

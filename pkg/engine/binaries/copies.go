@@ -258,7 +258,7 @@ func (b *copies) generate(d *handler.Definition, rt *probe.Runtime) *generation 
 	if why != nil && !errors.Is(why, keep.ErrChanged) {
 		if !b.noExec { // newTools has logged it
 			b.log.WithError(why).WithField("handler", d.Name).WithField("runtime", d.Path).
-				Warn("Failed to keep runtime binary; its pods run on the installed one, which an upgrade replaces in use")
+				Warn("Failed to keep runtime binary; its running pods use the installed one, which an upgrade replaces")
 			g.until = time.Now().Add(retryKeep)
 		}
 		g.binaries, why = each(ids, b.store.Hash)

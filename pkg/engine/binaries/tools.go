@@ -50,7 +50,7 @@ func newTools(root, supervisor, pause string, entry *log.Entry) (tools, error) {
 	if t.NoExec {
 		t.Supervisor = supervisor
 		entry.WithField("dir", t.dir).
-			Warn("Root directory is mounted noexec; pods run on the installed binaries, which an upgrade replaces in use. Mount it exec, or move engine.root")
+			Warn("Root directory is mounted noexec; running pods use the installed binaries, which an upgrade replaces. Mount it exec, or move engine.root")
 	}
 	return t, newPauseRoot(t.PauseRoot, kept)
 }

@@ -137,8 +137,8 @@ func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking [
 
 // closedTo reports whether the labels of a node show that it takes no pods of a class's handler. If
 // the status of the node lacks the handler, the result depends on the class. The scheduler keeps
-// pods of a Counted class away, so the node is closed. It schedules pods of other classes to the
-// node, where they never start, so the node lacks the handler.
+// pods of a Counted class away, so the node is closed. Pods of other classes are scheduled to the
+// node and never start there, so the node counts as one without the handler.
 func closedTo(n *corev1.Node, c *nodev1.RuntimeClass) bool {
 	return closed(n, c.Handler) && (runtimeclass.Counted(c) || has(n, c.Handler))
 }

@@ -319,8 +319,8 @@ func TestHostileImages(t *testing.T) {
 const atOnce = 5
 
 // TestManyHostileImages pulls several images of one kind at the same time. Together, they may use
-// no more of the daemon's memory than one image may use. Images with hostile layers are left out,
-// because child processes unpack layers.
+// no more of the daemon's memory than one image may use. Archives that attack an unpacker are left
+// out, because child processes unpack them.
 func TestManyHostileImages(t *testing.T) {
 	t.Parallel()
 	// The kinds that are left out resemble these, or are refused early.

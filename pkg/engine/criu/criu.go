@@ -180,7 +180,7 @@ func ThawOnce(ctx context.Context, l pod.Layout, c *pod.Container) error {
 			return err
 		}
 	}
-	// CRIU blocked the network. CRIU has ended, because the supervisor delays Resume until then.
+	// A killed CRIU leaves the network blocked. CRIU has ended here: Resume waits for that.
 	return unlock(ctx, l, c)
 }
 
@@ -237,8 +237,8 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 	}
 	options, err := typeurl.MarshalAnyToProto(&runcapi.CheckpointOptions{
 		WorkPath: dir.Path,
-		// The container keeps running. Its shared sockets and locks are therefore no reason to refuse
-		// the checkpoint.
+		// The container runs on after the checkpoint. So its shared sockets and locks are no reason to
+		// refuse the checkpoint.
 		OpenTcp: bool(tcp), ExternalUnixSockets: true, FileLocks: true, Terminal: c.Config().GetTty(),
 	})
 	if err != nil {

@@ -22,8 +22,8 @@ type Fetcher struct {
 	remotes.Fetcher
 	// layers are the digests of content that is not read into memory.
 	layers map[digest.Digest]bool
-	// slot, connections and memory are semaphores. They limit how many parts of layers are fetched
-	// at a time.
+	// slot limits the large layers, connections the connections, and memory the parts of layers in
+	// memory.
 	slot, connections, memory *semaphore.Weighted
 	// external is the client for layers that are not in the registry.
 	external *http.Client

@@ -31,7 +31,7 @@ func readDir(path string, read func(*dir)) (found bool, err error) {
 		return false, nil
 	}
 	fd, err := ignoringEINTR(func() (int, error) {
-		return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		return unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
 	if gone(err) {
 		return false, nil

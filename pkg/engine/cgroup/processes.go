@@ -2,10 +2,10 @@ package cgroup
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -35,11 +35,18 @@ func (p Paths) Processes() ([]int, error) {
 }
 
 func processesIn(path string) (pids []int, found bool, err error) {
-	var children []string
-	found, err = readDir(path, func(d *dir) { pids, children = d.members(), d.children() })
-	for _, child := range children {
-		more, _, childErr := processesIn(path + "/" + child)
-		pids, err = append(pids, more...), cmp.Or(err, childErr)
+	hasChildren := false
+	found, err = readDir(path, func(d *dir) { pids, hasChildren = d.members(), d.hasChildren() })
+	if err != nil || !hasChildren {
+		return pids, found, err
+	}
+	entries, err := os.ReadDir(path)
+	err = ignoreGone(err)
+	for _, e := range entries {
+		if e.IsDir() {
+			more, _, childErr := processesIn(path + "/" + e.Name())
+			pids, err = append(pids, more...), cmp.Or(err, childErr)
+		}
 	}
 	return pids, found, err
 }
@@ -56,29 +63,11 @@ func (d *dir) members() []int {
 	return pids
 }
 
-// children returns the names of the child cgroups.
-func (d *dir) children() (names []string) {
+// hasChildren reports whether the cgroup may have child cgroups: a directory with two links has none.
+// It still has some fifty files to list.
+func (d *dir) hasChildren() bool {
 	var st unix.Stat_t
-	// A directory with two links has no children. It still has some fifty files to list.
-	if d.err != nil || unix.Fstat(d.fd, &st) == nil && st.Nlink == 2 {
-		return nil
-	}
-	for {
-		n, err := ignoringEINTR(func() (int, error) { return unix.ReadDirent(d.fd, d.buf[:]) })
-		if err != nil && !gone(err) {
-			d.err = fmt.Errorf("list %s: %w", d.path, err)
-		}
-		if n <= 0 {
-			return names
-		}
-		for b := d.buf[:n]; len(b) > 0; {
-			length, kind := binary.NativeEndian.Uint16(b[16:]), b[18] // d_reclen and d_type, see getdents(2)
-			if name := unix.ByteSliceToString(b[19:length]); kind == unix.DT_DIR && name != "." && name != ".." {
-				names = append(names, name)
-			}
-			b = b[length:]
-		}
-	}
+	return unix.Fstat(d.fd, &st) != nil || st.Nlink != 2
 }
 
 // members returns the processes in one cgroup; none if it is gone.

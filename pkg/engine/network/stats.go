@@ -3,13 +3,13 @@ package network
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"sync"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
@@ -45,35 +45,24 @@ func Stats(nsPaths ...string) []Traffic {
 }
 
 func readTraffic(nsPaths []string, into []Traffic) {
-	var text []byte
-	errs := namespaces.DoEach(nsPaths, func(i int) (err error) {
-		if text, err = readTable(text[:0]); err == nil {
-			into[i].Interfaces, err = parseInterfaces(text)
+	var text bytes.Buffer
+	errs := namespaces.DoEach(nsPaths, func(i int) error {
+		text.Reset()
+		table, err := os.Open("/proc/thread-self/net/dev")
+		if err != nil {
+			return err
 		}
+		defer table.Close()
+		if _, err := text.ReadFrom(table); err != nil {
+			return err
+		}
+		into[i].Interfaces, err = parseInterfaces(text.Bytes())
 		return err
 	})
 	for i, err := range errs {
 		if err != nil {
 			into[i].Err = fmt.Errorf("network statistics: %w", err)
 		}
-	}
-}
-
-// readTable appends the table of the calling thread's network namespace to text. It omits what the
-// os package does for the poller, which is half of the time.
-func readTable(text []byte) ([]byte, error) {
-	fd, err := unix.Open("/proc/thread-self/net/dev", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return text, err
-	}
-	defer unix.Close(fd)
-	for {
-		text = slices.Grow(text, 1<<10)
-		n, err := unix.Read(fd, text[len(text):cap(text)])
-		if n <= 0 {
-			return text, err
-		}
-		text = text[:len(text)+n]
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -56,15 +55,7 @@ func serveCommand(f *serveFlags) *cobra.Command {
 	return c
 }
 
-// gcPercent is for a daemon without GOGC in its environment. It is below Go's default of 100: it
-// saves a quarter of the memory of a full node's daemon, and costs a tenth of the CPU time of lists
-// of statistics.
-const gcPercent = 40
-
 func serve(c *cobra.Command, f serveFlags) error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	// Signals are caught first: from here on SIGHUP does not end the process.
 	ctx, hangups, done := untilSignal(c.Context())
 	defer done()

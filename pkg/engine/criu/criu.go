@@ -180,7 +180,7 @@ func ThawOnce(ctx context.Context, l pod.Layout, c *pod.Container) error {
 			return err
 		}
 	}
-	// A killed CRIU leaves the network blocked. CRIU has ended here: Resume waits for that.
+	// A killed CRIU leaves the network blocked. This CRIU has ended: Resume waits for its end.
 	return unlock(ctx, l, c)
 }
 

@@ -88,7 +88,7 @@ other failure.`,
 	}
 	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `FILE` (default $KUBECONFIG, or the service account of the pod)")
 	c.Flags().StringVar(&namespace, "namespace", leaseNamespace, "`NAMESPACE` of the lease; the same for all controllers of a cluster")
-	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts a running pod's overhead, which requests the capacity: by-status (twice in Kubernetes 1.36 and 1.37) or once (with the fix of kubernetes/kubernetes#139627)")
+	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts a running pod's overhead: by-status (twice, as in Kubernetes 1.36 and 1.37) or once (with the fix of kubernetes/kubernetes#139627)")
 	c.Flags().StringVar(&address, "address", ":8080", "`ADDRESS` of /metrics, /healthz and /readyz; empty: none")
 	commandline.Check(c)
 	return c

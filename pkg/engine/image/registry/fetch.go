@@ -22,9 +22,12 @@ type Fetcher struct {
 	remotes.Fetcher
 	// layers are the digests of content that is not read into memory.
 	layers map[digest.Digest]bool
-	// slot limits the large layers, connections the connections, and memory the parts of layers in
-	// memory.
-	slot, connections, memory *semaphore.Weighted
+	// slot limits the large layers of a pull.
+	slot *semaphore.Weighted
+	// connections limits the connections of a pull.
+	connections *semaphore.Weighted
+	// memory limits the parts of layers in memory, for all pulls together.
+	memory *semaphore.Weighted
 	// external is the client for layers that are not in the registry.
 	external *http.Client
 }

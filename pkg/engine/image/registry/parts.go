@@ -68,7 +68,7 @@ type parts struct {
 	end  context.CancelFunc
 	open func(ctx context.Context, offset int64) (io.ReadCloser, error)
 	size int64
-	// connections bounds the connections of a pull, memory the parts that all pulls have ahead.
+	// connections and memory are those of Fetcher.
 	connections, memory *semaphore.Weighted
 	// begin waits for the slot, which releaseSlot frees: one layer of a pull is fetched after the
 	// other, so that each is unpacked while the next one is fetched.

@@ -21,7 +21,7 @@ func (p *migrateCommand) command() *cobra.Command {
 		Use:   "migrate FILE",
 		Short: "Rewrite RuntimeClasses of old versions to node.k8s.io/v1",
 		Long: `Rewrite RuntimeClasses of v1beta1 and v1alpha1 to node.k8s.io/v1, and print the file.
-Comments and order are kept. In v1, the name of a handler cannot be empty or have dots.
+YAML keeps its comments and order. In v1, the name of a handler cannot be empty or have dots.
 Replace such names with --handler; otherwise nothing is printed.`,
 		Example: "  kubectl berth migrate old.yaml >new.yaml\n  kubectl berth migrate old.yaml --handler kata.v2=kata-v2 --handler =runc",
 		Args:    cobra.ExactArgs(1),

@@ -20,13 +20,13 @@ import (
 // than its size in the manifest.
 type Fetcher struct {
 	remotes.Fetcher
-	// layers are the digests of content that is not read into memory.
+	// layers are the digests of the image's layers.
 	layers map[digest.Digest]bool
-	// slot limits the large layers of a pull.
+	// slot lets a pull fetch one large layer at a time.
 	slot *semaphore.Weighted
 	// connections limits the connections of a pull.
 	connections *semaphore.Weighted
-	// memory limits the parts of layers in memory, for all pulls together.
+	// memory limits the parts that all pulls together fetch ahead.
 	memory *semaphore.Weighted
 	// external is the client for layers that are not in the registry.
 	external *http.Client

@@ -180,7 +180,7 @@ func ThawOnce(ctx context.Context, l pod.Layout, c *pod.Container) error {
 			return err
 		}
 	}
-	// A killed CRIU leaves the network blocked. This CRIU has ended: Resume waits for its end.
+	// A killed CRIU leaves the network blocked. Resume has waited for the end of CRIU.
 	return unlock(ctx, l, c)
 }
 

@@ -12,7 +12,7 @@ const (
 	// sandboxUID is the user of the sandbox process, which needs no privileges.
 	sandboxUID = 65535
 	// sandboxOOMScoreAdj makes the kernel kill all other processes of a pod before the sandbox
-	// process. The sandbox process holds the pod's namespaces. containerd uses the same value.
+	// process. The sandbox process holds namespaces of the pod. containerd uses the same value.
 	sandboxOOMScoreAdj = -998
 	// sandboxCPUShares is the smallest weight of cgroups.
 	sandboxCPUShares = 2

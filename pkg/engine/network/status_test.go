@@ -115,7 +115,7 @@ func TestHealthAsksPlugins(t *testing.T) {
 		test.ErrorIs(t, h.status(), down, "the status after the plugins have failed")
 		synctest.Wait()
 		repaired.Store(true)
-		time.Sleep(8 * time.Second) // the running plugins answer in this time
+		time.Sleep(8 * time.Second) // a check of the plugins succeeds in this time
 		_ = h.status()
 		time.Sleep(4 * time.Second)
 		if err := h.status(); err != nil {

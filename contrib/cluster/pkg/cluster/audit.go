@@ -103,7 +103,7 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 		return []Finding{f}
 	case len(having) == 0:
 		f.Severity, f.Concerned = runtimeclass.Warning, silent
-		f.Message = fmt.Sprintf("none of the nodes that it selects reports the handler %q, and these report no handlers: %s", c.Handler, runtimeclass.Few(silent))
+		f.Message = fmt.Sprintf("none of the nodes that it selects reports the handler %q; some report no handlers at all: %s", c.Handler, runtimeclass.Few(silent))
 		f.Advice = "nodes report handlers since Kubernetes 1.31, if their CRI daemon supports it"
 		return []Finding{f}
 	}
@@ -135,10 +135,9 @@ func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking [
 	return all
 }
 
-// closedTo reports whether the labels of a node show that it takes no pods of a class's handler. If
-// the status of the node lacks the handler, the result depends on the class. The scheduler keeps
-// pods of a Counted class away, so the node is closed. Pods of other classes are scheduled to the
-// node and never start there, so the node counts as one without the handler.
+// closedTo reports whether the labels of a node show that it takes no pods of a class's handler. A
+// node without the handler in its status is closed only to Counted classes: the scheduler keeps
+// their pods away. Pods of other classes are scheduled to that node and never start.
 func closedTo(n *corev1.Node, c *nodev1.RuntimeClass) bool {
 	return closed(n, c.Handler) && (runtimeclass.Counted(c) || has(n, c.Handler))
 }

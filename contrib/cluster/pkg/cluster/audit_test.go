@@ -97,7 +97,7 @@ func TestAudit(t *testing.T) {
 			"error class-without-node RuntimeClass y []: no node fits its nodeSelector (no=where)",
 		}},
 		{"no node reports handlers", State{Nodes: []corev1.Node{aNode("a", nil), aNode("b", nil)}, Classes: []nodev1.RuntimeClass{runc}}, []string{
-			`warning class-without-node RuntimeClass std [a b]: none of the nodes that it selects reports the handler "runc", and these report no handlers: a, b`,
+			`warning class-without-node RuntimeClass std [a b]: none of the nodes that it selects reports the handler "runc"; some report no handlers at all: a, b`,
 		}},
 		{"some nodes report handlers", State{Nodes: []corev1.Node{aNode("a", nil), aNode("b", nil, "runc")}, Classes: []nodev1.RuntimeClass{runc}}, nil},
 		{"only some nodes have the handler", State{Nodes: []corev1.Node{aNode("a", nil, "runc"), aNode("b", nil, "crun"), tainted(aNode("c", nil, "crun"), "infra")}, Classes: []nodev1.RuntimeClass{runc, *aClass("c", "crun", tolerating("infra"))}}, []string{

@@ -5,9 +5,9 @@
 //	err := capacity.Run(ctx, client, capacity.ByStatus, metrics) // until ctx is over
 //
 // A handler that takes pods has room for its max_pods. A handler that takes no pods has room for
-// its present pods. It never has less room, because a restarted kubelet ends pods that do not fit.
-// The nodes' labels show which handlers take pods. A container can also request the resource. The
-// capacity then grows by this request, so that other pods keep their room.
+// its present pods. The present pods of a handler always have room, because a restarted kubelet ends
+// pods that do not fit. The nodes' labels show which handlers take pods. A container can also
+// request the resource. The capacity then grows by this request, so that other pods keep their room.
 package capacity
 
 import (

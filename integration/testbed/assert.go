@@ -54,8 +54,8 @@ func Empty[E any](t T, list []E, format string, args ...any) {
 	}
 }
 
-// Same fails the test unless got equals want. The message is the format and then got. So the format
-// is like "the handler is".
+// Same fails the test unless got equals want. With the format "the handler is", the message is "the
+// handler is GOT, want WANT".
 func Same[V comparable](t T, got, want V, format string, args ...any) {
 	t.Helper()
 	if got != want {

@@ -323,8 +323,8 @@ const atOnce = 5
 // out, because child processes unpack them.
 func TestManyHostileImages(t *testing.T) {
 	t.Parallel()
-	// The kinds that are left out resemble these, or are refused early.
 	kinds := attacks()
+	// The other kinds are similar, or are refused early.
 	for _, name := range []string{"endless token", "one million variables", "layer is a config", "long environment"} {
 		t.Run(name, func(t *testing.T) {
 			var images []string

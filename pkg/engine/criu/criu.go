@@ -180,7 +180,7 @@ func ThawOnce(ctx context.Context, l pod.Layout, c *pod.Container) error {
 			return err
 		}
 	}
-	// A killed CRIU leaves the network blocked. Resume has waited for the end of CRIU.
+	// A killed CRIU leaves the network blocked. After resume, CRIU has exited.
 	return unlock(ctx, l, c)
 }
 

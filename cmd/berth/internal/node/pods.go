@@ -28,7 +28,7 @@ handler. PIN is "old" if a new pod under the handler would get another definitio
 binary; "berth whereis" shows the reason.
 
 With --slow, list the last starts of pods, the slowest start first. Each line has the
-total time of the calls, and the longest calls and steps. Steps can overlap.`,
+total time of CRI calls, and the longest calls and steps. Steps can overlap.`,
 		Example: "  berth pods -o wide\n  berth pods --handler gvisor -q\n  berth pods --slow",
 		Args:    cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {

@@ -26,7 +26,7 @@ type Fetcher struct {
 	slot *semaphore.Weighted
 	// connections limits the connections of a pull.
 	connections *semaphore.Weighted
-	// memory limits the parts that all pulls together fetch ahead.
+	// memory limits the parts that all pulls have in memory.
 	memory *semaphore.Weighted
 	// external is the client for layers that are not in the registry.
 	external *http.Client

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -29,6 +30,7 @@ type Masquerade struct {
 	// 10 ms to replace the table.
 	ruled  []netip.Prefix
 	usable bool
+	whole  uint32         // the generation in which the table was whole, or 0
 	conn   *nftables.Conn // nil after an error
 	socket *netlink.Conn  // of conn
 }
@@ -116,10 +118,35 @@ func (m *Masquerade) Restore(pods map[string][]netip.Prefix) error {
 func (m *Masquerade) Repair() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.ruled) == 0 || m.isWhole() {
+	now := generation() // first, so that the next Repair finds what changes during isWhole
+	if len(m.ruled) == 0 || now != 0 && now == m.whole || m.isWhole() {
+		m.whole = now
 		return nil
 	}
 	return m.orReplace(unix.ENOENT)
+}
+
+// generation returns the number that the kernel changes with each change of any table, or 0.
+func generation() uint32 {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = conn.Close() }()
+	const header = 4 // of netfilter, before the attributes
+	answers, err := conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
+		Data:   make([]byte, header),
+	})
+	if err != nil || len(answers) != 1 {
+		return 0
+	}
+	attributes, _ := netlink.UnmarshalAttributes(answers[0].Data[header:])
+	i := slices.IndexFunc(attributes, func(a netlink.Attribute) bool { return a.Type == unix.NFTA_GEN_ID })
+	if i < 0 {
+		return 0
+	}
+	return binaryutil.BigEndian.Uint32(attributes[i].Data)
 }
 
 func (m *Masquerade) isWhole() bool {
@@ -215,6 +242,7 @@ func (m *Masquerade) subnets() []netip.Prefix {
 // transact sends the messages of f in one transaction. It keeps the socket: to close it takes some 10
 // ms while the kernel frees what a transaction removed.
 func (m *Masquerade) transact(f func(*nftables.Conn) error) (err error) {
+	m.whole = 0
 	if m.conn == nil {
 		keep := nftables.WithSockOptions(func(c *netlink.Conn) error { m.socket = c; return nil })
 		if m.conn, err = nftables.New(nftables.AsLasting(), keep); err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
 )
@@ -262,6 +264,27 @@ func TestRepairWithoutPods(t *testing.T) {
 		t.Error("the next pod is not masqueraded")
 	}
 	test.Must(t, m.Remove("second"))
+}
+
+// Repair must replace a table that another program removed, and list it only after changes.
+func TestRepairListsOnlyAfterChanges(t *testing.T) {
+	runtime.LockOSThread() // the thread ends with the test, and its namespace with it
+	test.Must(t, unix.Unshare(unix.CLONE_NEWNET))
+	m := NewMasquerade("berth_test_generation")
+	defer m.close()
+	test.Must(t, m.Add("pod", []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}))
+	test.Must(t, m.Repair())
+	whole := generation()
+	m.pods["unknown to the kernel"] = []netip.Prefix{netip.MustParsePrefix("10.1.0.3/16")}
+	test.Must(t, m.Repair())
+	test.Equal(t, "after a Repair without changes, the generation", generation(), whole)
+	conn := test.Value(nftables.New())(t)
+	conn.DelTable(m.table())
+	test.Must(t, conn.Flush())
+	test.Must(t, m.Repair())
+	if !m.isWhole() {
+		t.Error("a removed table is not repaired")
+	}
 }
 
 // Both addresses of a pod must go, although another program removed one of them before.

@@ -105,6 +105,21 @@ func create(path string, mode fs.FileMode) (*os.File, error) {
 	return os.OpenFile(path, flags, mode)
 }
 
+// Symlink replaces the link at path by one to target, durably. Writers of one path must serialize
+// their calls, as those of Write.
+func Symlink(target, path string) error {
+	if err := Remove(TempPath(path)); err != nil {
+		return err
+	}
+	if err := os.Symlink(target, TempPath(path)); err != nil {
+		return err
+	}
+	if err := os.Rename(TempPath(path), path); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
 // Remove removes a file, if it exists.
 func Remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

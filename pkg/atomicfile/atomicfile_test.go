@@ -54,6 +54,21 @@ func TestWriteBesideLeftovers(t *testing.T) {
 	}
 }
 
+func TestSymlink(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "link")
+	test.Must(t, os.Symlink("left by a killed writer", TempPath(path)))
+	for _, target := range []string{"first", "second"} {
+		test.Must(t, Symlink(target, path))
+		if got, err := os.Readlink(path); err != nil || got != target {
+			t.Errorf("the link leads to %q, %v", got, err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("the directory contains %v, %v", left, err)
+	}
+}
+
 func TestFailedWriteChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")

@@ -42,16 +42,7 @@ func (r Root) Link(path, target string) error {
 	if now, err := os.Readlink(there); err == nil && now == target {
 		return nil
 	}
-	if err := atomicfile.Remove(atomicfile.TempPath(there)); err != nil {
-		return err
-	}
-	if err := os.Symlink(target, atomicfile.TempPath(there)); err != nil {
-		return err
-	}
-	if err := os.Rename(atomicfile.TempPath(there), there); err != nil {
-		return err
-	}
-	return atomicfile.SyncDir(filepath.Dir(there))
+	return atomicfile.Symlink(target, there)
 }
 
 // Copy copies a file or a directory tree to a path of the node. Existing files stay, so an

@@ -115,7 +115,7 @@ func TestEveryCommandsFormsAndStatus(t *testing.T) {
 		"rm": {"x"}, "probe": {"x"}, "cordon": {"x"}, "uncordon": {"x"}, "drain": {"x"}, "promote": {"x"}, "abort": {"x"}, "whereis": {"x"},
 		"inspect": {"x"}, "pull": {"x"}, "export": {"x", "--file", "-"}, "berth image import": {"-"},
 		"checkpoint": {"x", "--to", "/x"}, "restore": {"x", "--replace"}, "berth checkpoint list": {}, "berth checkpoint prune": {"/x", "--keep", "1"},
-		"berth checkpoint push": {"/x", "registry.test/x:1"}, "berth checkpoint pull": {"registry.test/x:1", "/x"},
+		"berth checkpoint push": {"x", "registry.test/x:1"}, "berth checkpoint pull": {"registry.test/x:1", "--as", "x"}, "berth checkpoint rm": {"/x"},
 	}
 	asks := 0
 	var walk func(c *cobra.Command)

@@ -176,7 +176,6 @@ func TestRegistry(t *testing.T) {
 	p := b.run(t, "one", "two")
 	p.reaches(t, 3)
 	dir := p.checkpointed(t)
-	b.straightToRegistry(t, p)
 	p.Remove(t)
 	name := strings.TrimSuffix(b.Image, "podcheckpoint/busybox:1") + "checkpoints/notebook:warm"
 	out := b.must(t, "checkpoint", "push", dir, name, "--plain-http", "-o", "json")
@@ -187,6 +186,7 @@ func TestRegistry(t *testing.T) {
 	if again := b.must(t, "checkpoint", "push", dir, name, "--plain-http", "-o", "json"); again != out {
 		t.Errorf("the second push prints %s, want %s", again, out)
 	}
+	b.pulledAs(t, name)
 	back := filepath.Join(t.TempDir(), "back")
 	b.must(t, "checkpoint", "pull", strings.TrimSuffix(name, ":warm")+"@"+pushed.Digest, back, "--plain-http")
 	b.must(t, "checkpoint", "inspect", "--verify", back)
@@ -206,33 +206,90 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// straightToRegistry runs `berth pod checkpoint --to` with the name of a registry. A checkpoint
-// may stay on the node only if its push failed.
-func (b *bed) straightToRegistry(t *testing.T, p *pod) {
+// pulledAs pulls a checkpoint as a name of the node.
+func (b *bed) pulledAs(t *testing.T, reference string) {
 	t.Helper()
-	host := strings.TrimSuffix(b.Image, "podcheckpoint/busybox:1")
-	out := b.must(t, "pod", "checkpoint", p.ID, "--to", host+"checkpoints/straight:1", "--plain-http")
-	if !strings.HasPrefix(out, host+"checkpoints/straight:1 sha256:") {
-		t.Errorf("berth pod checkpoint prints %q", out)
+	b.must(t, "checkpoint", "pull", reference, "--as", "shop/pulled", "--plain-http")
+	b.must(t, "checkpoint", "inspect", "--verify", "shop/pulled")
+	for args, want := range map[string]string{
+		reference + " --as shop/pulled":                     `has the name "shop/pulled"`,
+		reference + " --as ../pulled":                       "cannot be a checkpoint's name",
+		reference + "-none --as shop/none":                  "not found",
+		reference + " --as shop/none --creds-file=/nowhere": "no such file",
+	} {
+		if status, _, mistakes := b.berth(t, append([]string{"checkpoint", "pull", "--plain-http"}, strings.Fields(args)...)...); status == 0 || !strings.Contains(mistakes, want) {
+			t.Errorf("pull %s: exit status %d, %s", args, status, mistakes)
+		}
 	}
-	back := filepath.Join(t.TempDir(), "straight")
-	b.must(t, "checkpoint", "pull", host+"checkpoints/straight:1", back, "--plain-http")
-	b.must(t, "checkpoint", "inspect", "--verify", back)
-	kept := filepath.Join(b.Root, "pod-checkpoints", "*")
-	if left, _ := filepath.Glob(kept); len(left) > 0 {
-		t.Errorf("checkpoints are left on the node: %q", left)
+	b.must(t, "checkpoint", "rm", "shop/pulled")
+	if left := b.names(t); len(left) > 0 {
+		t.Errorf("files are left: %q", left)
 	}
-	status, _, mistakes := b.berth(t, "pod", "checkpoint", p.ID, "--to", host+"checkpoints/straight:2", "--creds-file", "/none")
-	if left, _ := filepath.Glob(kept); status == 0 || len(left) > 0 {
-		t.Errorf("missing credentials file: exit status %d, %s; left on the node: %q", status, mistakes, left)
+}
+
+// TestNamed: a named checkpoint is used by its name. --replace moves the name, and pods that are
+// being restored keep their checkpoint.
+func TestNamed(t *testing.T) {
+	b := newBed(t, gvisor, testbed.Options{})
+	p := b.run(t, "one", "two")
+	p.reaches(t, 3)
+	if out := b.must(t, "pod", "checkpoint", p.ID, "--as", "shop/web"); !strings.HasPrefix(out, "shop/web: ") {
+		t.Errorf("berth pod checkpoint --as prints %q", out)
 	}
-	status, _, mistakes = b.berth(t, "pod", "checkpoint", p.ID, "--to", "127.0.0.1:1/checkpoints/straight:1", "--plain-http")
-	if status == 0 || !strings.Contains(mistakes, "berth checkpoint push") {
-		t.Errorf("unreachable registry: exit status %d, %s", status, mistakes)
+	first := b.named(t, "shop/web")
+	for args, want := range map[string]string{
+		"--as shop/web":               "--replace",
+		"--as registry.example/web:1": "cannot be a checkpoint's name",
+		"--as ../web":                 "cannot be a checkpoint's name",
+		"--replace":                   "cannot be a checkpoint's name",
+		"--as web --to /tmp/web":      "only one of --as, --to",
+	} {
+		if status, _, mistakes := b.berth(t, append([]string{"pod", "checkpoint", p.ID}, strings.Fields(args)...)...); status == 0 || !strings.Contains(mistakes, want) {
+			t.Errorf("pod checkpoint %s: exit status %d, %s", args, status, mistakes)
+		}
 	}
-	left, _ := filepath.Glob(kept)
-	if len(left) != 1 || !strings.Contains(mistakes, left[0]) {
-		t.Fatalf("checkpoints on the node: %q, want one, named in the error %s", left, mistakes)
+	if got := b.names(t); len(got) != 1 {
+		t.Errorf("the refused checkpoints left %q", got)
 	}
-	b.must(t, "checkpoint", "rm", left[0])
+	b.must(t, "checkpoint", "inspect", "--verify", "shop/web")
+	var made struct{ Pod string }
+	testbed.Must(t, json.Unmarshal([]byte(b.must(t, "pod", "restore", "shop/web", "--name", "web-2", "--no-start", "--log-directory", filepath.Join(b.Dir, "woken"), "-o", "json")), &made))
+	b.must(t, "pod", "checkpoint", p.ID, "--as", "shop/web", "--replace")
+	second := b.named(t, "shop/web")
+	if second == first {
+		t.Error("--replace did not move the name")
+	}
+	if status, _, mistakes := b.berth(t, "checkpoint", "rm", first); status == 0 || !strings.Contains(mistakes, "in use") {
+		t.Errorf("rm of the replaced checkpoint, which a pod needs: exit status %d, %s", status, mistakes)
+	}
+	_ = value(b.Client.RemovePodSandbox(testbed.Within(t, patience), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: made.Pod}))(t)
+	again := b.created(t, p, b.request(p, second))
+	if status, _, mistakes := b.berth(t, "checkpoint", "rm", "shop/web"); status == 0 || !strings.Contains(mistakes, "in use") || b.named(t, "shop/web") != second {
+		t.Errorf("rm of a name in use: exit status %d, %s", status, mistakes)
+	}
+	for _, m := range again.members {
+		m.Start(t)
+	}
+	again.reaches(t, 4)
+	b.prunes(t, "--older-than=1ms", second)
+	b.must(t, "checkpoint", "rm", "shop/web")
+	b.prunes(t, "--keep=1")
+	if left := files(t, filepath.Join(b.directory(), "names")); len(left) > 0 {
+		t.Errorf("after berth checkpoint rm: names are left: %q", left)
+	}
+}
+
+// named returns the directory of a name that berth checkpoint list shows, or "".
+func (b *bed) named(t *testing.T, name string) string {
+	t.Helper()
+	var all struct {
+		Checkpoints []struct{ Directory, Name, Pod string }
+	}
+	testbed.Must(t, json.Unmarshal([]byte(b.must(t, "checkpoint", "list", "-o", "json")), &all))
+	for _, l := range all.Checkpoints {
+		if l.Name == name && l.Pod != "" {
+			return l.Directory
+		}
+	}
+	return ""
 }

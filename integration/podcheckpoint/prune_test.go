@@ -25,12 +25,14 @@ func (b *bed) kept(t *testing.T, p *pod) string {
 	return l.Directory
 }
 
-// names returns the names in the default directory.
+// names returns the files in the default directory, without the directory of names.
 func (b *bed) names(t *testing.T) (names []string) {
 	t.Helper()
 	entries := value(os.ReadDir(b.directory()))(t)
 	for _, e := range entries {
-		names = append(names, e.Name())
+		if e.Name() != "names" {
+			names = append(names, e.Name())
+		}
 	}
 	return names
 }
@@ -78,7 +80,9 @@ func TestOldCheckpointsAreRemoved(t *testing.T) {
 	testbed.Must(t, os.Remove(filepath.Join(all[1], "manifest.json")))
 	b.prunes(t, "--keep=1", all[1], all[2], others)
 	b.restored(t, other, others).reaches(t, 3)
-	b.prunes(t, "--older-than=1ms", all[1])
+	b.must(t, "pod", "checkpoint", p.ID, "--as", "shop/kept")
+	b.prunes(t, "--older-than=1ms", all[1], b.named(t, "shop/kept"))
+	b.must(t, "checkpoint", "rm", "shop/kept")
 	if left := files(t, all[1]); len(left) != 4 {
 		t.Errorf("the incomplete checkpoint has the files %q, want 4", left)
 	}
@@ -196,4 +200,50 @@ func TestKilledWhileItKeeps(t *testing.T) {
 		p.reaches(t, p.members[0].count(t)+2)
 	}
 	b.restored(t, p, last).reaches(t, 3)
+}
+
+// TestKilledWhileItNames: after a kill before the checkpoint has its name, and in the removal of a
+// name, the checkpoints that are left are removed as usual, and the name can be used again.
+func TestKilledWhileItNames(t *testing.T) {
+	b := newBed(t, gvisor, testbed.Options{Tags: []string{"berth_failpoints"}})
+	p := b.run(t, "one")
+	p.reaches(t, 2)
+	killed := func(place string, args ...string) {
+		t.Helper()
+		t.Setenv("BERTH_FAILPOINT", place)
+		if exit, _, mistakes := b.berth(t, args...); exit != -1 {
+			t.Errorf("%s: berth %q was not killed: exit status %d, %s", place, args, exit, mistakes)
+		}
+		t.Setenv("BERTH_FAILPOINT", "")
+	}
+	killed(failpoint.PodCheckpointUnnamed, "pod", "checkpoint", p.ID, "--as", "web")
+	left := b.names(t)
+	if len(left) != 1 || b.named(t, "web") != "" {
+		t.Fatalf("left %q, named %q; want one checkpoint without a name", left, b.named(t, "web"))
+	}
+	b.must(t, "checkpoint", "inspect", "--verify", filepath.Join(b.directory(), left[0]))
+	b.must(t, "pod", "checkpoint", p.ID, "--as", "web")
+	web := b.named(t, "web")
+	killed(failpoint.PodCheckpointUnnamed, "pod", "checkpoint", p.ID, "--as", "web", "--replace")
+	if got := b.named(t, "web"); got != web {
+		t.Errorf("the killed replacement moved the name to %q", got)
+	}
+	b.prunes(t, "--older-than=1ms", web)
+	link := filepath.Join(b.directory(), "names", "web")
+	for _, place := range []string{failpoint.PodCheckpointRenamed, failpoint.PodCheckpointEmptied} {
+		killed(place, "checkpoint", "rm", "web")
+		_ = value(os.Readlink(link))(t)
+		if exit, _, mistakes := b.berth(t, "checkpoint", "inspect", "web"); exit == 0 || !strings.Contains(mistakes, "no checkpoint has the name") {
+			t.Errorf("%s: inspect of the name: exit status %d, %s", place, exit, mistakes)
+		}
+		if place == failpoint.PodCheckpointRenamed {
+			b.must(t, "pod", "checkpoint", p.ID, "--as", "web")
+		}
+	}
+	b.prunes(t, "--older-than=1ms")
+	if _, err := os.Lstat(link); !os.IsNotExist(err) {
+		t.Errorf("prune left the name of the removed checkpoint: %v", err)
+	}
+	b.must(t, "pod", "checkpoint", p.ID, "--as", "web")
+	b.restored(t, p, b.named(t, "web")).reaches(t, 3)
 }

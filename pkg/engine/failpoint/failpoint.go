@@ -69,6 +69,7 @@ const (
 const (
 	PodCheckpointNoted   = "pod-checkpoint.noted"       // the destination is recorded, no file exists
 	PodCheckpointWritten = "pod-checkpoint.written"     // the runtime's files exist, the manifest does not
+	PodCheckpointUnnamed = "pod-checkpoint.unnamed"     // the checkpoint is complete, it does not have its name
 	PodRestoreChecked    = "pod-restore.checked"        // the checkpoint is valid, nothing is created
 	PodRestoredSandbox   = "pod-restore.sandbox-made"   // the sandbox is READY, it has no containers
 	PodRestoredContainer = "pod-restore.container-made" // one container is CREATED

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -33,10 +34,10 @@ func Command() *cobra.Command {
 		Use:     "checkpoint",
 		Aliases: []string{"checkpoints"},
 		Short:   "Manage checkpoints of pods",
-		Long: `Manage checkpoints that "berth pod checkpoint" or a CRI client has written. Only "list"
-and "prune" without DIR need a running daemon. A running daemon protects checkpoints in
-use.`,
-		Example: "  berth checkpoint list\n  berth checkpoint inspect /var/lib/checkpoints/notebook\n  berth checkpoint prune --keep 3",
+		Long: `Manage checkpoints that "berth pod checkpoint" or a CRI client has written. CHECKPOINT is
+a path that begins with "/" or ".", or a name of this node. Only names, and "list" and
+"prune" without DIR, need a running daemon. A running daemon protects checkpoints in use.`,
+		Example: "  berth checkpoint list\n  berth checkpoint inspect shop/notebook\n  berth checkpoint inspect /var/lib/checkpoints/notebook\n  berth checkpoint prune --keep 3",
 	}
 	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointPushCommand(), checkpointPullCommand(), checkpointRemoveCommand(),
 		checkpointPruneCommand())
@@ -45,8 +46,9 @@ use.`,
 
 type listedCheckpoint struct {
 	Directory  string    `json:"directory"`
-	Namespace  string    `json:"namespace"`
 	Name       string    `json:"name"`
+	Namespace  string    `json:"namespace"`
+	Pod        string    `json:"pod"`
 	Handler    string    `json:"handler"`
 	Runtime    string    `json:"runtime"`
 	Created    time.Time `json:"created"`
@@ -55,12 +57,12 @@ type listedCheckpoint struct {
 }
 
 func listed(dir string, m *manifest.Manifest) (listedCheckpoint, error) {
-	namespace, name, err := m.PodName()
+	namespace, pod, err := m.PodName()
 	if err != nil {
 		return listedCheckpoint{}, err
 	}
 	l := listedCheckpoint{
-		Namespace: namespace, Name: name,
+		Namespace: namespace, Pod: pod,
 		Directory: dir, Handler: m.Handler.Name, Runtime: m.Handler.Runtime, Created: m.Created, Size: m.Size(), Containers: []string{},
 	}
 	for _, b := range m.Handler.Binaries {
@@ -102,23 +104,45 @@ func checkpointsAt(r *cli.Remote, c *cobra.Command, args []string) (dir string, 
 		all, err = checkpointsIn(args[0])
 		return args[0], all, err
 	}
-	r.Timeout = cli.CallTimeout
-	err = r.With(c, func(ctx context.Context, daemon *client.Client) error {
-		if dir, err = checkpointsOf(ctx, daemon); err != nil {
-			return err
-		}
-		if all, err = checkpointsIn(dir); errors.Is(err, fs.ErrNotExist) {
-			dir, all, err = "", []listedCheckpoint{}, nil
-		}
-		return err
-	})
+	if dir, err = daemonsDirectory(r, c); err != nil {
+		return "", nil, err
+	}
+	if all, err = checkpointsIn(dir); errors.Is(err, fs.ErrNotExist) {
+		return "", []listedCheckpoint{}, nil
+	}
 	return dir, all, err
 }
 
-// checkpointsOf returns a daemon's directory for pod checkpoints.
-func checkpointsOf(ctx context.Context, daemon *client.Client) (string, error) {
-	status, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
-	return status.GetPodCheckpoints().GetDirectory(), err
+// locate returns the directory of a checkpoint, which is given by its path or by its name.
+func locate(r *cli.Remote, c *cobra.Command, checkpoint string) (string, error) {
+	if strings.HasPrefix(checkpoint, "/") || strings.HasPrefix(checkpoint, ".") {
+		return filepath.Abs(checkpoint)
+	}
+	parent, err := daemonsDirectory(r, c)
+	if err != nil {
+		return "", err
+	}
+	return directory.Resolve(parent, checkpoint)
+}
+
+// completeNames completes names of checkpoints, or else paths.
+func completeNames(r *cli.Remote) cobra.CompletionFunc {
+	return func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		parent, _ := daemonsDirectory(r, c)
+		names, _, _ := directory.Names(parent)
+		return slices.Sorted(maps.Values(names)), cobra.ShellCompDirectiveDefault
+	}
+}
+
+// daemonsDirectory returns the running daemon's directory for pod checkpoints.
+func daemonsDirectory(r *cli.Remote, c *cobra.Command) (dir string, err error) {
+	r.Timeout = cli.CallTimeout
+	err = r.With(c, func(ctx context.Context, daemon *client.Client) error {
+		status, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
+		dir = status.GetPodCheckpoints().GetDirectory()
+		return err
+	})
+	return dir, err
 }
 
 // checkpointsIn lists a directory's checkpoints, and ignores other directories.
@@ -126,6 +150,10 @@ func checkpointsIn(dir string) ([]listedCheckpoint, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("%w; give a directory that has checkpoints", err)
+	}
+	names, _, err := directory.Names(dir)
+	if err != nil {
+		return nil, err
 	}
 	all := []listedCheckpoint{}
 	for _, e := range entries {
@@ -138,68 +166,75 @@ func checkpointsIn(dir string) ([]listedCheckpoint, error) {
 			continue
 		}
 		if l, err := listed(path, m); err == nil {
+			l.Name = names[path]
 			all = append(all, l)
 		}
 	}
-	slices.SortFunc(all, func(a, b listedCheckpoint) int { return b.Created.Compare(a.Created) })
+	slices.SortFunc(all, func(a, b listedCheckpoint) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Directory, a.Directory))
+	})
 	return all, nil
 }
 
 func checkpointTable(all []listedCheckpoint, wide bool) *output.Table {
-	t := &output.Table{Header: []string{"DIRECTORY", "NAMESPACE", "NAME", "HANDLER", "RUNTIME", "AGE", "SIZE", "CONTAINERS"}, Whole: wide}
+	t := &output.Table{Header: []string{"DIRECTORY", "NAME", "NAMESPACE", "POD", "HANDLER", "RUNTIME", "AGE", "SIZE", "CONTAINERS"}, Whole: wide}
 	for _, l := range all {
-		t.Add(l.Directory, l.Namespace, l.Name, l.Handler, l.Runtime, cli.Age(time.Since(l.Created)), cli.Size(l.Size), strings.Join(l.Containers, " "))
+		t.Add(l.Directory, l.Name, l.Namespace, l.Pod, l.Handler, l.Runtime, cli.Age(time.Since(l.Created)), cli.Size(l.Size), strings.Join(l.Containers, " "))
 		t.Names = append(t.Names, l.Directory)
 	}
 	return t
 }
 
 func checkpointInspectCommand() *cobra.Command {
-	form, verify := "", false
+	r, verify := &cli.Remote{}, false
 	c := &cobra.Command{
-		Use:   "inspect DIR",
+		Use:   "inspect CHECKPOINT",
 		Short: "Show a checkpoint's pod, runtime and files",
 		Long: `Show a checkpoint's pod, runtime and files. With --verify, also read all files. The exit
 status is 3 if a file is damaged. -o json prints the whole manifest, including the
 environment variables of the containers.`,
-		Example: "  berth checkpoint inspect /var/lib/checkpoints/notebook --verify",
-		Args:    cobra.ExactArgs(1),
+		Example: "  berth checkpoint inspect shop/notebook\n  berth checkpoint inspect /var/lib/checkpoints/notebook --verify",
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: completeNames(r),
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()
-			release, err := directory.Use(args[0])
+			dir, err := locate(r, c, args[0])
+			if err != nil {
+				return err
+			}
+			release, err := directory.Use(dir)
 			if err != nil {
 				return err
 			}
 			defer release()
-			m, err := manifest.Read(args[0])
+			m, err := manifest.Read(dir)
 			if err != nil {
 				return err
 			}
 			if verify {
-				err := m.Verify(ctx, args[0], manifest.Thoroughly)
+				err := m.Verify(ctx, dir, manifest.Thoroughly)
 				if errors.Is(err, manifest.ErrDamaged) {
-					return commandline.Found("%s: %w", args[0], err)
+					return commandline.Found("%s: %w", dir, err)
 				}
 				if err != nil {
 					return err
 				}
 			}
-			l, err := listed(args[0], m)
+			l, err := listed(dir, m)
 			if err != nil {
 				return err
 			}
-			return output.Encode(c.OutOrStdout(), form, m, output.Fields(fieldsOf(l, m, verify)))
+			return output.Encode(c.OutOrStdout(), r.Output, m, output.Fields(fieldsOf(l, m, verify)))
 		},
 	}
-	output.Flag(c, &form, output.Forms...)
+	r.Flags(c)
 	c.Flags().BoolVar(&verify, "verify", false, "read all files, and compare them with their checksums")
 	return c
 }
 
 func fieldsOf(l listedCheckpoint, m *manifest.Manifest, verified bool) [][2]string {
 	fields := [][2]string{
-		{"pod", l.Namespace + "/" + l.Name},
+		{"pod", l.Namespace + "/" + l.Pod},
 		{"sandbox", m.Sandbox},
 		{"created", cli.Ago(m.Created) + ", " + m.Created.Format(time.RFC3339)},
 		{"handler", m.Handler.Name},
@@ -224,23 +259,27 @@ func fieldsOf(l listedCheckpoint, m *manifest.Manifest, verified bool) [][2]stri
 func checkpointRemoveCommand() *cobra.Command {
 	r := &cli.Remote{}
 	c := &cobra.Command{
-		Use:     "rm DIR...",
+		Use:     "rm CHECKPOINT...",
 		Aliases: []string{"remove"},
 		Short:   "Remove checkpoints and their directories",
 		Long: `Remove checkpoints and their directories. A directory with other files is an error, and so
 is a checkpoint in use: one that is being written, read or pushed, or one whose restored pod
 has containers that have not started yet. Running pods do not need their checkpoint.`,
-		Example: "  berth checkpoint rm /var/lib/checkpoints/notebook",
-		Args:    cobra.MinimumNArgs(1),
+		Example: "  berth checkpoint rm shop/notebook\n  berth checkpoint rm /var/lib/checkpoints/notebook",
+		Args:    cobra.MinimumNArgs(1), ValidArgsFunction: completeNames(r),
 		RunE: func(c *cobra.Command, args []string) error {
 			removed, lines := []string{}, []string(nil)
 			var errs []error
-			for _, dir := range args {
-				if err := directory.Remove(dir, inUse(r, c)); err != nil {
+			for _, one := range args {
+				dir, err := locate(r, c, one)
+				if err == nil {
+					err = directory.Remove(dir, func() ([]string, error) { return inUse(r, c) })
+				}
+				if err != nil {
 					errs = append(errs, err)
 					continue
 				}
-				removed, lines = append(removed, dir), append(lines, "removed "+dir)
+				removed, lines = append(removed, one), append(lines, "removed "+one)
 			}
 			err := output.Encode(c.OutOrStdout(), r.Output, map[string]any{"removed": removed}, output.Lines(lines))
 			return errors.Join(append(errs, err)...)
@@ -250,28 +289,21 @@ has containers that have not started yet. Running pods do not need their checkpo
 	return c
 }
 
-// inUse returns a function that gets from the daemon the checkpoints that restored pods still read;
-// none if no daemon runs.
-func inUse(r *cli.Remote, c *cobra.Command) func() ([]string, error) {
-	return func() ([]string, error) {
-		daemon, err := r.Connect()
-		if err != nil {
-			return nil, err
-		}
-		defer daemon.Close()
-		ctx, cancel := context.WithTimeout(c.Context(), cli.CallTimeout)
-		defer cancel()
+// inUse returns the checkpoints that restored pods still read; none if no daemon runs.
+func inUse(r *cli.Remote, c *cobra.Command) (all []string, err error) {
+	r.Timeout = cli.CallTimeout
+	err = r.With(c, func(ctx context.Context, daemon *client.Client) error {
 		status, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
 		switch {
 		case err != nil && daemon.Absent():
-			return nil, nil
-		case err != nil:
-			return nil, daemon.Explain(err)
+			return nil
 		case status.GetRecovering():
-			return nil, errors.New("the daemon is still recovering its pods; try again later")
+			return errors.New("the daemon is still recovering its pods; try again later")
 		}
-		return status.GetPodCheckpoints().GetInUse(), nil
-	}
+		all = status.GetPodCheckpoints().GetInUse()
+		return err
+	})
+	return all, err
 }
 
 func checkpointPruneCommand() *cobra.Command {
@@ -281,7 +313,7 @@ func checkpointPruneCommand() *cobra.Command {
 		Short: "Remove old checkpoints",
 		Long: `Remove old checkpoints directly below DIR (default: pod-checkpoints of the running daemon):
 all but the newest of each pod (--keep), those that are too old (--older-than), or both. A
-checkpoint in use stays. berth-checkpoint-prune.timer runs this every hour.`,
+checkpoint with a name, or in use, stays. berth-checkpoint-prune.timer runs this every hour.`,
 		Example: "  berth checkpoint prune --keep 3 --older-than 168h\n  berth checkpoint prune /var/lib/checkpoints --keep 1 --dry-run",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -306,7 +338,11 @@ checkpoint in use stays. berth-checkpoint-prune.timer runs this every hour.`,
 			var errs []error
 			for _, l := range expired(all, keep, older, time.Now()) {
 				if !dryRun {
-					err = directory.Remove(l.Directory, inUse(r, c))
+					err = directory.Remove(l.Directory, func() ([]string, error) {
+						used, err := inUse(r, c)
+						names, _, nerr := directory.Names(dir) // again, because a new one may exist
+						return slices.AppendSeq(used, maps.Keys(names)), errors.Join(err, nerr)
+					})
 				}
 				switch {
 				case err == nil:
@@ -327,15 +363,15 @@ checkpoint in use stays. berth-checkpoint-prune.timer runs this every hour.`,
 	return c
 }
 
-// expired returns the checkpoints to remove, oldest first: all but the newest keep of each pod, and
-// those that are at least olderThan old. 0 means no bound. Pure.
+// expired returns the checkpoints without a name to remove, oldest first: all but the newest keep of
+// each pod, and those that are at least olderThan old. 0 means no bound. all is newest first. Pure.
 func expired(all []listedCheckpoint, keep int, olderThan time.Duration, now time.Time) (removed []listedCheckpoint) {
-	newestFirst := slices.SortedFunc(slices.Values(all), func(a, b listedCheckpoint) int {
-		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Directory, a.Directory))
-	})
 	seen := map[[2]string]int{}
-	for _, l := range newestFirst {
-		pod := [2]string{l.Namespace, l.Name}
+	for _, l := range all {
+		if l.Name != "" {
+			continue
+		}
+		pod := [2]string{l.Namespace, l.Pod}
 		seen[pod]++
 		if keep > 0 && seen[pod] > keep || olderThan > 0 && now.Sub(l.Created) >= olderThan {
 			removed = append(removed, l)

@@ -10,9 +10,11 @@ import (
 func TestExpired(t *testing.T) {
 	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	at := func(name string, hours int) listedCheckpoint {
-		return listedCheckpoint{Namespace: "n", Name: name, Directory: name + strings.Repeat("'", max(hours, 0)), Created: now.Add(-time.Duration(hours) * time.Hour)}
+		return listedCheckpoint{Namespace: "n", Pod: name, Directory: name + strings.Repeat("'", max(hours, 0)), Created: now.Add(-time.Duration(hours) * time.Hour)}
 	}
 	some := []listedCheckpoint{at("a", 1), at("b", 2), at("a", 3), at("a", 5)}
+	named := slices.Clone(some)
+	named[0].Name = "shop/a"
 	elsewhere := at("a", 4)
 	elsewhere.Namespace, elsewhere.Directory = "m", "other"
 	for name, c := range map[string]struct {
@@ -30,7 +32,8 @@ func TestExpired(t *testing.T) {
 		"all are too old":                  {some, 0, time.Hour, "a''''' a''' b'' a'"},
 		"number and age":                   {some, 2, 2 * time.Hour, "a''''' a''' b''"},
 		"neither too many nor too old":     {some, 5, 10 * time.Hour, ""},
-		"two of the same time":             {[]listedCheckpoint{{Directory: "x", Created: now}, {Directory: "y", Created: now}}, 1, 0, "x"},
+		"a name does not count":            {named, 2, 0, ""},
+		"a name never expires":             {named, 1, time.Minute, "a''''' a''' b''"},
 		"one from the future":              {[]listedCheckpoint{at("x", -1), at("x", 0)}, 1, time.Hour, "x"},
 	} {
 		before := slices.Clone(c.all)

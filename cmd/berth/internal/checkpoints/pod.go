@@ -13,15 +13,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/distribution/reference"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/cmd/berth/internal/cli"
 	"github.com/berth-cri/berth/internal/output"
-	"github.com/berth-cri/berth/pkg/admin/client"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/artifact"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
@@ -33,7 +30,7 @@ func PodCommand() *cobra.Command {
 		Short: "Checkpoint and restore pods",
 		Long: `Checkpoint and restore pods through the CRI. Both need a handler with the capability
 "pod-checkpoint" ("berth capabilities").`,
-		Example: "  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook\n  berth pod restore /var/lib/checkpoints/notebook --name notebook-2",
+		Example: "  berth pod checkpoint default/notebook --as notebook\n  berth pod restore notebook --name notebook-2",
 	}
 	c.AddCommand(podCheckpointCommand(), podRestoreCommand())
 	return c
@@ -42,96 +39,48 @@ func PodCommand() *cobra.Command {
 // checkpointTimeout bounds a checkpoint or restore. Its duration depends on the disk.
 const checkpointTimeout = 10 * time.Minute
 
+type checkpointed struct {
+	to, as            string
+	replace, compress bool
+}
+
 func podCheckpointCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: checkpointTimeout}
-	k := &carrier{}
-	to, compress := "", false
+	o := &checkpointed{}
 	c := &cobra.Command{
 		Use:   "checkpoint POD",
-		Short: "Checkpoint a running pod into a directory or a registry",
+		Short: "Checkpoint a running pod into a directory",
 		Long: `Checkpoint a pod with all its running containers. The checkpoint is written to a new or
-empty directory, or to a registry. The default is a new directory in pod-checkpoints
-below engine.root; "berth checkpoint prune" removes old checkpoints there. POD is the ID
-of the pod's sandbox, a prefix of the ID, or NAMESPACE/NAME.
+empty directory. The default is a new directory in pod-checkpoints below engine.root, where
+"berth checkpoint prune" removes old checkpoints that have no name (--as). POD is the ID of
+the pod's sandbox, a prefix of the ID, or NAMESPACE/NAME.
 
 The pod is paused during the checkpoint. The checkpoint contains every secret that the
 pod has in memory.`,
-		Example: "  berth pod checkpoint default/notebook\n  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook\n  berth pod checkpoint default/notebook --to registry.example/team/notebook:warm",
+		Example: "  berth pod checkpoint default/notebook\n  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook\n  berth pod checkpoint default/notebook --as shop/notebook",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
-			if isInRegistry(to) {
-				return checkpointToRegistry(ctx, r, c, k, cri, args[0], to, compress)
-			}
-			l, took, err := checkpointPod(ctx, c, cri, args[0], to, compress)
+			l, took, err := checkpointPod(ctx, r, c, cri, args[0], o)
 			if err != nil {
 				return err
 			}
 			return output.Encode(c.OutOrStdout(), r.Output, l, output.Line("%s: %s, containers %s, in %s",
-				l.Directory, cli.Size(l.Size), strings.Join(l.Containers, ", "), took.Round(time.Millisecond)))
+				cmp.Or(l.Name, l.Directory), cli.Size(l.Size), strings.Join(l.Containers, ", "), took.Round(time.Millisecond)))
 		}),
 	}
-	k.registryFlags(c)
 	r.Flags(c)
-	c.Flags().BoolVar(&compress, "compress", false, "compress the checkpoint; to write and to restore a compressed checkpoint takes longer")
-	c.Flags().StringVar(&to, "to", "", "`directory` to write into, or a name in a registry (default: a new directory in pod-checkpoints below engine.root)")
+	c.Flags().BoolVar(&o.compress, "compress", false, "compress the checkpoint; to write and to restore a compressed checkpoint takes longer")
+	c.Flags().StringVar(&o.to, "to", "", "`directory` to write into (default: a new directory in pod-checkpoints below engine.root)")
+	c.Flags().StringVar(&o.as, "as", "", "`name` of the checkpoint on this node, such as shop/notebook")
+	c.Flags().BoolVar(&o.replace, "replace", false, "move the name if another checkpoint has it")
+	c.MarkFlagsMutuallyExclusive("as", "to")
+	c.MarkFlagsMutuallyExclusive("replace", "to")
 	c.Flags().DurationVar(&r.Timeout, "timeout", r.Timeout, "time limit of the command")
 	return c
 }
 
-// makeDirectory creates the named directory for a checkpoint, if missing. Without a name it creates
-// a new directory in the daemon's directory for checkpoints.
-func makeDirectory(ctx context.Context, daemon *client.Client, name string, p *runtimeapi.PodSandbox) (dir string, made bool, err error) {
-	if name != "" {
-		dir, err = filepath.Abs(name)
-		if err == nil {
-			made = os.Mkdir(dir, 0o700) == nil
-		}
-		return dir, made, err
-	}
-	parent, err := checkpointsOf(ctx, daemon)
-	if err != nil {
-		return "", false, err
-	}
-	dir, err = directory.New(parent, p.GetMetadata().GetNamespace(), p.GetMetadata().GetName(), time.Now())
-	return dir, err == nil, err
-}
-
-// isInRegistry reports whether a target is an image name rather than a path: it begins with a
-// registry's host, and no file has the host's name.
-func isInRegistry(to string) bool {
-	host, rest, ok := strings.Cut(to, "/")
-	if !ok || rest == "" || !strings.ContainsAny(host, ".:") && host != "localhost" || host == "." || host == ".." {
-		return false
-	}
-	if _, err := os.Stat(host); err == nil {
-		return false
-	}
-	_, err := reference.ParseNormalizedNamed(to)
-	return err == nil
-}
-
-// checkpointToRegistry writes a pod's checkpoint below the daemon's directory, pushes it, and
-// removes it. After a failed push the checkpoint stays.
-func checkpointToRegistry(ctx context.Context, r *cli.Remote, c *cobra.Command, k *carrier, cri cli.CRI, pod, name string, compress bool) error {
-	// Read the credentials first: without them nothing is written.
-	return k.carry(c, func(_ context.Context, registry artifact.Registry) error {
-		l, _, err := checkpointPod(ctx, c, cri, pod, "", compress)
-		if err != nil {
-			return err
-		}
-		digest, err := artifact.Push(ctx, l.Directory, name, registry)
-		if err != nil {
-			return fmt.Errorf("%w; the checkpoint is in %s: send it with \"berth checkpoint push\", or remove it with \"berth checkpoint rm\"", err, l.Directory)
-		}
-		if err := directory.Remove(l.Directory, inUse(r, c)); err != nil {
-			return fmt.Errorf("the checkpoint was sent, and stays in %s, too: %w; remove it with \"berth checkpoint rm\"", l.Directory, err)
-		}
-		return output.Encode(c.OutOrStdout(), r.Output, pushedCheckpoint{name, digest.String()}, output.Line("%s %s", name, digest))
-	})
-}
-
 // checkpointPod writes a pod's checkpoint into a directory, and returns it and the duration.
-func checkpointPod(ctx context.Context, c *cobra.Command, cri cli.CRI, name, to string, compress bool) (l listedCheckpoint, took time.Duration, err error) {
+func checkpointPod(ctx context.Context, r *cli.Remote, c *cobra.Command, cri cli.CRI, name string, o *checkpointed) (l listedCheckpoint, took time.Duration, err error) {
 	p, err := findPod(ctx, cri, name)
 	if err != nil {
 		return l, 0, err
@@ -150,13 +99,20 @@ func checkpointPod(ctx context.Context, c *cobra.Command, cri cli.CRI, name, to 
 	if len(request.ContainerIds) == 0 {
 		return l, 0, fmt.Errorf("no container runs in pod %s", name)
 	}
-	if compress {
+	if o.compress {
 		request.Options = map[string]string{"compression": "flate-best-speed"}
 	}
-	dir, made, err := makeDirectory(ctx, cri.Daemon, to, p)
+	dir, err := filepath.Abs(o.to)
+	if o.to == "" {
+		dir, err = daemonsDirectory(r, c)
+	}
+	if err == nil && o.to == "" {
+		dir, err = directory.Path(dir, p.GetMetadata().GetNamespace(), p.GetMetadata().GetName(), o.as, o.replace, time.Now())
+	}
 	if err != nil {
 		return l, 0, err
 	}
+	made := os.Mkdir(dir, 0o700) == nil
 	release, err := directory.Use(dir)
 	if err != nil {
 		return l, 0, err
@@ -177,7 +133,9 @@ func checkpointPod(ctx context.Context, c *cobra.Command, cri cli.CRI, name, to 
 	if err != nil {
 		return l, 0, err
 	}
-	l, err = listed(dir, m)
+	if l, err = listed(dir, m); err == nil && o.as != "" {
+		l.Name, err = o.as, directory.Name(dir, o.as, o.replace)
+	}
 	return l, time.Since(begin), err
 }
 
@@ -230,14 +188,14 @@ func podRestoreCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: checkpointTimeout}
 	as := &restored{}
 	c := &cobra.Command{
-		Use:   "restore DIR",
+		Use:   "restore CHECKPOINT",
 		Short: "Restore a pod from a checkpoint",
 		Long: `Restore a pod from a checkpoint, with a new ID and address, and resume its containers.
 Give --name with an unused name, or --replace: it removes the old pods with the restored
 pod's namespace and name, and their logs in /var/log/pods, once the new pod can start. A
 running kubelet stops the restored pod, because the cluster does not have it.`,
-		Example: "  berth pod restore /var/lib/checkpoints/notebook --name notebook-2\n  berth pod restore /var/lib/checkpoints/notebook --replace",
-		Args:    cobra.ExactArgs(1),
+		Example: "  berth pod restore shop/notebook --name notebook-2\n  berth pod restore /var/lib/checkpoints/notebook --replace",
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: completeNames(r),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
 			return restorePod(ctx, r, c, cri, args[0], as)
 		}),
@@ -268,7 +226,7 @@ type restoredContainer struct {
 }
 
 func restorePod(ctx context.Context, r *cli.Remote, c *cobra.Command, cri cli.CRI, from string, as *restored) error {
-	dir, err := filepath.Abs(from)
+	dir, err := locate(r, c, from)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package checkpoints
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -54,18 +53,5 @@ func TestRequestOfACheckpoint(t *testing.T) {
 		if md.GetAttempt() != 0 || r.GetConfig().GetLinux().GetCgroupParent() != "" || len(r.GetContainerConfigs()) != 1 || r.GetContainerConfigs()[0].GetCommand()[0] != "x" {
 			t.Errorf("%s: %v", name, r)
 		}
-	}
-}
-
-func TestIsInRegistry(t *testing.T) {
-	t.Chdir(t.TempDir())
-	test.Must(t, os.Mkdir("warm.d", 0o700))
-	for to, want := range map[string]bool{
-		"registry.example/team/notebook:warm": true, "127.0.0.1:5000/notebook": true, "localhost/notebook:1": true,
-		"registry.example/notebook@sha256:0123456789012345678901234567890123456789012345678901234567890123": true,
-		"": false, "notebook": false, "notebook:1": false, "/var/lib/notebook": false, "./a.b/c": false, "../a.b/c": false,
-		"checkpoints/notebook": false, "warm.d/notebook": false, "registry.example/": false, "registry.example/UPPER": false,
-	} {
-		test.Equal(t, fmt.Sprintf("%q", to), isInRegistry(to), want)
 	}
 }

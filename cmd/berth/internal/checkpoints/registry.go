@@ -1,9 +1,12 @@
 package checkpoints
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"os/signal"
 	"path/filepath"
+	"time"
 
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
@@ -14,6 +17,7 @@ import (
 	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/artifact"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 )
 
 // defaultHostsDir is the hosts directory of the default configuration.
@@ -22,16 +26,13 @@ const defaultHostsDir = "/etc/berth/hosts.d"
 // carrier holds the flags of the commands that push and pull checkpoints.
 type carrier struct {
 	artifact.Registry
+	cli.Remote
 
-	credentials, form string
+	credentials string
 }
 
 func (k *carrier) flags(c *cobra.Command) {
-	output.Flag(c, &k.form, output.Forms...)
-	k.registryFlags(c)
-}
-
-func (k *carrier) registryFlags(c *cobra.Command) {
+	k.Remote.Flags(c)
 	c.Flags().StringVar(&k.HostsDir, "hosts-dir", defaultHostsDir, "`directory` of the registries' hosts.toml files")
 	c.Flags().BoolVar(&k.PlainHTTP, "plain-http", false, "connect to the registry without TLS")
 	c.Flags().StringVar(&k.credentials, "creds-file", "", "`path` of a file with user:password for the registry; - is standard input")
@@ -62,19 +63,23 @@ type pushedCheckpoint struct {
 func checkpointPushCommand() *cobra.Command {
 	k := &carrier{}
 	c := &cobra.Command{
-		Use:   "push DIR NAME",
+		Use:   "push CHECKPOINT REFERENCE",
 		Short: "Push a checkpoint to a registry",
 		Long: `Push a checkpoint to a registry, as an OCI artifact. The checkpoint contains every
 secret that the pod had in memory: restrict access to the repository.`,
-		Example: "  berth checkpoint push /var/lib/checkpoints/notebook registry.example/team/notebook:warm",
-		Args:    cobra.ExactArgs(2),
+		Example: "  berth checkpoint push shop/notebook registry.example/team/notebook:warm",
+		Args:    cobra.ExactArgs(2), ValidArgsFunction: completeNames(&k.Remote),
 		RunE: func(c *cobra.Command, args []string) error {
 			return k.carry(c, func(ctx context.Context, registry artifact.Registry) error {
-				digest, err := artifact.Push(ctx, args[0], args[1], registry)
+				dir, err := locate(&k.Remote, c, args[0])
 				if err != nil {
 					return err
 				}
-				return output.Encode(c.OutOrStdout(), k.form, pushedCheckpoint{args[1], digest.String()}, output.Line("%s %s", args[1], digest))
+				digest, err := artifact.Push(ctx, dir, args[1], registry)
+				if err != nil {
+					return err
+				}
+				return output.Encode(c.OutOrStdout(), k.Output, pushedCheckpoint{args[1], digest.String()}, output.Line("%s %s", args[1], digest))
 			})
 		},
 	}
@@ -83,16 +88,26 @@ secret that the pod had in memory: restrict access to the repository.`,
 }
 
 func checkpointPullCommand() *cobra.Command {
-	k := &carrier{}
+	k, as := &carrier{}, ""
 	c := &cobra.Command{
-		Use:     "pull NAME DIR",
-		Short:   "Pull a checkpoint from a registry",
-		Long:    `Pull a checkpoint into a new directory; nothing is left there on failure.`,
-		Example: "  berth checkpoint pull registry.example/team/notebook:warm /var/lib/checkpoints/notebook",
-		Args:    cobra.ExactArgs(2),
+		Use:   "pull REFERENCE [DIR]",
+		Short: "Pull a checkpoint from a registry",
+		Long: `Pull a checkpoint into the new directory DIR, or with --as NAME into a new directory in
+pod-checkpoints of the running daemon. After a failed pull nothing is left there.`,
+		Example: "  berth checkpoint pull registry.example/team/notebook:warm --as shop/notebook\n  berth checkpoint pull registry.example/team/notebook:warm /var/lib/checkpoints/notebook",
+		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(c *cobra.Command, args []string) error {
+			if (as == "") == (len(args) == 1) {
+				return commandline.Misused(c, errors.New("give either DIR or --as"))
+			}
 			return k.carry(c, func(ctx context.Context, registry artifact.Registry) error {
-				dir, err := filepath.Abs(args[1])
+				dir, err := filepath.Abs(args[len(args)-1])
+				if as != "" {
+					dir, err = daemonsDirectory(&k.Remote, c)
+				}
+				if err == nil && as != "" {
+					dir, err = directory.Path(dir, "pulled", as, as, false, time.Now())
+				}
 				if err != nil {
 					return err
 				}
@@ -101,13 +116,17 @@ func checkpointPullCommand() *cobra.Command {
 					return err
 				}
 				l, err := listed(dir, m)
+				if err == nil && as != "" {
+					l.Name, err = as, directory.Name(dir, as, false)
+				}
 				if err != nil {
 					return err
 				}
-				return output.Encode(c.OutOrStdout(), k.form, l, output.Line("%s: %s, of pod %s/%s", dir, cli.Size(l.Size), l.Namespace, l.Name))
+				return output.Encode(c.OutOrStdout(), k.Output, l, output.Line("%s: %s, of pod %s/%s", cmp.Or(as, dir), cli.Size(l.Size), l.Namespace, l.Pod))
 			})
 		},
 	}
 	k.flags(c)
+	c.Flags().StringVar(&as, "as", "", "`name` of the checkpoint on this node, such as shop/notebook")
 	return c
 }

@@ -94,7 +94,7 @@ func TestRemove(t *testing.T) {
 // for a new checkpoint at the same path.
 func TestUseOfWhatIsRemoved(t *testing.T) {
 	dir := made(t, filepath.Join(private(t), "x"), "p", 1)
-	lock := test.Value(locked(dir, unix.LOCK_EX))(t)
+	lock := test.Value(locked(dir, unix.LOCK_EX|unix.LOCK_NB))(t)
 	if _, err := Use(dir); !errors.Is(err, ErrInUse) || !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("Use during the removal: %v", err)
 	}
@@ -132,9 +132,10 @@ func TestFinish(t *testing.T) {
 	test.Must(t, os.Mkdir(dir(removing+"empty"), 0o700))
 	write(t, dir("mine/images/pages.img"))
 	write(t, dir(removing+"file"))
-	busy := test.Value(locked(made(t, dir(removing+"busy"), "p", 1), unix.LOCK_EX))(t)
+	busy := test.Value(locked(made(t, dir(removing+"busy"), "p", 1), unix.LOCK_EX|unix.LOCK_NB))(t)
 	for _, name := range []string{"full", "empty", "written"} {
-		d := test.Value(New(parent, "n", name, time.Now()))(t)
+		d := test.Value(Path(parent, "n", name, "", false, time.Now()))(t)
+		test.Must(t, os.Mkdir(d, 0o700))
 		switch name {
 		case "full":
 			write(t, filepath.Join(d, "images/pages.img"))
@@ -144,7 +145,7 @@ func TestFinish(t *testing.T) {
 		}
 	}
 	test.Check(t, Finish(parent))
-	test.Equal(t, "left", regexp.MustCompile(`_\d{8}T\d{6}\.\d{3}Z`).ReplaceAllString(names(t, parent), ""), removing+"busy "+removing+"file mine n_full n_written")
+	test.Equal(t, "left", regexp.MustCompile(`_\d{8}T\d{6}\.\d{3}Z`).ReplaceAllString(names(t, parent), ""), removing+"busy "+removing+"file mine n_full n_written names")
 	test.Must(t, busy.Close())
 	write(t, dir(removing+"busy/notes"))
 	test.Fails(t, Finish(parent), "Finish removed a directory that has another file")
@@ -177,11 +178,122 @@ func TestDirectories(t *testing.T) {
 		}
 	}
 	parent := filepath.Join(private(t), "a", "b")
-	dir := test.Value(New(parent, "n", "p", at))(t)
-	for _, d := range []string{dir, parent} {
+	dir := test.Value(Path(parent, "n", "p", "", false, at))(t)
+	test.Equal(t, "the path", dir, filepath.Join(parent, "n_p_20261125T145825.123Z"))
+	for _, d := range []string{filepath.Dir(parent), parent, filepath.Join(parent, namesDir)} {
 		if info, err := os.Stat(d); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("%s is %v, %v", d, info, err)
 		}
 	}
-	test.Is(t, test.Err(New(parent, "n", "p", at)), errdefs.IsAlreadyExists, "a second directory of that name")
+}
+
+// named creates a checkpoint below parent, and names it.
+func named(t *testing.T, parent, pod, as string, replace bool) string {
+	t.Helper()
+	dir := made(t, test.Value(Path(parent, "n", pod, as, replace, time.Now()))(t), pod, 1)
+	test.Must(t, Name(dir, as, replace))
+	return dir
+}
+
+// resolves checks what a name leads to; nothing if dir is empty.
+func resolves(t *testing.T, parent, name, dir string) {
+	t.Helper()
+	if got, err := Resolve(parent, name); got != dir || (err == nil) != (dir != "") || err != nil && !errdefs.IsNotFound(err) {
+		t.Errorf("%s is %q, %v; want %q", name, got, err, dir)
+	}
+}
+
+func TestName(t *testing.T) {
+	parent := private(t)
+	resolves(t, parent, "web", "")
+	first, other := named(t, parent, "a", "shop/web", false), named(t, parent, "c", "web", false)
+	resolves(t, parent, "shop/web", first)
+	resolves(t, parent, "web", other)
+	resolves(t, parent, "shop", "")
+	test.Equal(t, "the link", test.Value(os.Readlink(filepath.Join(parent, "names/shop:web")))(t), "../"+filepath.Base(first))
+	test.Is(t, test.Err(Path(parent, "n", "b", "shop/web", false, time.Now())), errdefs.IsAlreadyExists, "Path for a name that is not free")
+	second := made(t, test.Value(Path(parent, "n", "b", "", false, time.Now()))(t), "b", 1)
+	test.Is(t, Name(second, "shop/web", false), errdefs.IsAlreadyExists, "a second checkpoint of the name")
+	resolves(t, parent, "shop/web", first)
+	second = named(t, parent, "b2", "shop/web", true)
+	resolves(t, parent, "shop/web", second)
+	test.Must(t, Remove(first, nonePending))
+	resolves(t, parent, "shop/web", second)
+	test.Must(t, Remove(second, nonePending))
+	resolves(t, parent, "shop/web", "")
+	test.Equal(t, "names", names(t, filepath.Join(parent, "names")), "web")
+	test.ErrorIs(t, Name(second, "shop/web", false), fs.ErrNotExist, "Name of a removed checkpoint")
+	lock := test.Value(locked(other, unix.LOCK_EX|unix.LOCK_NB))(t)
+	result := make(chan error)
+	go func() { result <- Name(other, "other", false) }() // waits for the lock
+	test.Must(t, os.RemoveAll(other))
+	test.Must(t, lock.Close())
+	if err := <-result; !errors.Is(err, ErrInUse) && !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Name of a checkpoint that is removed meanwhile: %v", err)
+	}
+}
+
+func TestValidNames(t *testing.T) {
+	parent := private(t)
+	long := strings.Repeat("a/", 99) + "bc"
+	for name, valid := range map[string]bool{
+		"a": true, "web": true, "shop/web-2.1_x": true, "0/9": true, long: true, "a/b.c": true,
+		long + "d": false, "": false, "/a": false, "a/": false, "a//b": false, ".": false, "..": false, "../a": false, "a/..": false, "a/../b": false,
+		"A": false, "a b": false, "a:b": false, "a\nb": false, "ä": false, "a\x00": false, "-a": false, "a-": false, "a/_b": false, "a%2fb": false, "a\\b": false,
+		"registry.example/web": false, "web.1": false, "localhost:5000/web": false, "web:1": false, "web@sha256": false,
+	} {
+		_, err := Resolve(parent, name)
+		if valid != errdefs.IsNotFound(err) || !valid && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%q: %v", name, err)
+		}
+		if !valid {
+			test.Is(t, test.Err(Path(parent, "n", "p", name, true, time.Now())), errdefs.IsInvalidArgument, "Path for an invalid name")
+		}
+	}
+	resolves(t, parent, long, "")
+	resolves(t, parent, long, named(t, parent, "p", long, false))
+}
+
+// TestHostileNames: links lead only to checkpoints beside them. Finish removes the links that Name
+// or Remove has left, and no others.
+func TestHostileNames(t *testing.T) {
+	parent, elsewhere := private(t), private(t)
+	dir := named(t, parent, "p", "good", false)
+	outside := made(t, test.Value(Path(elsewhere, "n", "q", "", false, time.Now()))(t), "q", 1)
+	of := func(name string) string { return filepath.Join(parent, "names", name) }
+	gone := "../n_gone_20261125T145825.123Z"
+	linked := filepath.Join(parent, "n_linked_20261125T145825.123Z")
+	test.Must(t, os.Symlink(outside, linked))
+	for link, to := range map[string]string{
+		"outside": outside, "relative": "../../" + filepath.Base(elsewhere) + "/" + filepath.Base(outside), "etc": "/etc", "parent": "..", "self": ".", "loop": "loop",
+		"gone": gone, ".good.new": "../" + filepath.Base(dir), "linked": "../" + filepath.Base(linked),
+	} {
+		test.Must(t, os.Symlink(to, of(link)))
+	}
+	write(t, of("file"))
+	test.Must(t, os.Mkdir(of("directory"), 0o700))
+	for _, name := range []string{"outside", "relative", "etc", "parent", "self", "loop", "gone", "linked", "file", "directory"} {
+		resolves(t, parent, name, "")
+	}
+	all, _, err := Names(parent)
+	if err != nil || len(all) != 1 || all[dir] != "good" {
+		t.Errorf("Names returns %v, %v", all, err)
+	}
+	for range 2 {
+		test.Check(t, Finish(parent))
+		test.Equal(t, "left", names(t, filepath.Join(parent, "names")), "directory etc file good loop parent self")
+	}
+	resolves(t, parent, "good", dir)
+	test.Equal(t, "the other checkpoint", names(t, outside), "images manifest.json")
+	// A name may take the place of a link, which is not followed, but not that of a directory.
+	test.Must(t, os.Symlink("../"+filepath.Base(dir), of(".etc.new")))
+	resolves(t, parent, "etc", named(t, parent, "r", "etc", false))
+	test.Fails(t, Name(dir, "directory", true), "Name replaced a directory")
+	test.Must(t, os.Chmod(filepath.Join(parent, "names"), 0o777))
+	for _, err := range []error{test.Err(Resolve(parent, "good")), Finish(parent), Name(dir, "mine", false)} {
+		test.Is(t, err, errdefs.IsInvalidArgument, "names where other users can write")
+	}
+	test.Must(t, os.RemoveAll(filepath.Join(parent, "names")))
+	test.Must(t, os.Symlink(filepath.Join(elsewhere, "names"), filepath.Join(parent, "names")))
+	test.Fails(t, test.Err(Resolve(parent, "good")), "Resolve followed a link to names")
 }

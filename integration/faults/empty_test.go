@@ -66,12 +66,12 @@ func TestEmptyNode(t *testing.T) {
 			testbed.Checkf(t, first(), "%s on an empty node", name)
 		}
 	})
-	// Debian's crun is built without CRIU. CheckpointPod must return Unimplemented, by which a
-	// client recognizes that the node does not support the call.
+	// crun cannot checkpoint pods. CheckpointPod must return Unimplemented, by which a client
+	// recognizes that the node does not support the call.
 	t.Run("checkpoints of pods", func(t *testing.T) {
 		pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "crun", Image: b.Image, Command: []string{"sleep", "3600"}})
 		dir := t.TempDir()
-		testbed.Refused(t, pod.TryCheckpoint(t, dir, pod.Container), codes.Unimplemented, "does not report support for CRIU")
+		testbed.Refused(t, pod.TryCheckpoint(t, dir, pod.Container), codes.Unimplemented, "only gVisor's runsc")
 		testbed.Same(t, b.listed(t), "SANDBOX_READY CONTAINER_RUNNING", "the states are")
 		if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 			t.Errorf("the refused checkpoint left %v, %v", left, err)

@@ -1,12 +1,11 @@
 // Package podcheckpoint tests checkpoints of pods: a real `berth serve` writes pods into
-// directories and restores them. gVisor writes a pod as a whole, CRIU each container.
+// directories and restores them.
 package podcheckpoint
 
 import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,76 +17,30 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// The handlers whose pods are checkpointed.
+// The handlers of a bed: only pods of gvisor can be checkpointed. runc is the default.
 const (
 	gvisor = "runsc"
 	runc   = "runc"
-	// shim runs runc by containerd's shim.
-	shim = "shim"
-	// crun supports CRIU only in a build that BERTH_TEST_CRUN names; Debian's crun does not.
-	crun = "crun"
 )
-
-// everywhere runs a test under each handler.
-func everywhere(t *testing.T, test func(t *testing.T, handler string)) {
-	t.Run(gvisor, func(t *testing.T) { test(t, gvisor) })
-	byCRIU(t, test)
-}
-
-// byCRIU runs a test under each handler that uses CRIU, if the machine's criu fits its kernel.
-func byCRIU(t *testing.T, test func(t *testing.T, handler string)) {
-	for _, handler := range []string{runc, crun, shim} {
-		t.Run(handler, func(t *testing.T) {
-			testbed.FittingCRIU(t)
-			if handler == crun && !testbed.CrunHasCRIU(t) {
-				t.Skipf("%s was built without CRIU; BERTH_TEST_CRUN can name another", testbed.Part(t, testbed.Crun))
-			}
-			test(t, handler)
-		})
-	}
-}
-
-// bySupervisor runs a test under each handler whose runtime, and thereby CRIU, is run by berth's
-// supervisor.
-func bySupervisor(t *testing.T, test func(t *testing.T, handler string)) {
-	byCRIU(t, func(t *testing.T, handler string) {
-		if handler == shim {
-			t.Skip("containerd's shim, not berth's supervisor, runs the runtime")
-		}
-		test(t, handler)
-	})
-}
 
 // patience is the timeout of steps that are slow on a slow machine.
 const patience = time.Minute
 
-type bed struct {
-	*testbed.Bed
-	handler string
-	// path is the PATH by which the daemon finds criu; empty for gVisor.
-	path []string
+type bed struct{ *testbed.Bed }
+
+// newBed starts berth.
+func newBed(t *testing.T, options testbed.Options) *bed {
+	t.Helper()
+	return newBedOf(t, testbed.Part(t, testbed.Runsc), options)
 }
 
-// newBed starts berth with all handlers; the pods of the bed use the one given.
-func newBed(t *testing.T, handler string, options testbed.Options) *bed {
+// newBedOf is newBed for a runsc at a path.
+func newBedOf(t *testing.T, runsc string, options testbed.Options) *bed {
 	t.Helper()
 	options.DefaultRuntime = runc
-	options.Config = fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n[runtimes.runsc]\nruntime_path = %q\n[runtimes.shim]\nruntime_type = \"shim\"\nruntime_path = %q\n[runtimes.shim.options]\nBinaryName = %q\n[runtimes.crun]\nruntime_path = %q\n",
-		testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Runsc), testbed.Part(t, testbed.RuncShim), testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun)) + options.Config
-	b := &bed{Bed: testbed.StartBed(t, "podcheckpoint/busybox:1", options), handler: handler}
-	if handler == gvisor {
-		return b
-	}
-	dir := t.TempDir()
-	testbed.Must(t, os.Symlink(testbed.FittingCRIU(t), filepath.Join(dir, "criu")))
-	b.path = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
-	b.environment()
-	b.Restart(t)
-	return b
+	options.Config = fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n[runtimes.runsc]\nruntime_path = %q\n", testbed.Part(t, testbed.Runc), runsc) + options.Config
+	return &bed{testbed.StartBed(t, "podcheckpoint/busybox:1", options)}
 }
-
-// environment sets the variables with which the daemon is started next: path and more.
-func (b *bed) environment(more ...string) { b.SetEnvironment(append(slices.Clone(b.path), more...)...) }
 
 // member is a container of a pod, with the configuration in its request.
 type member struct {
@@ -111,14 +64,26 @@ type pod struct {
 // run runs a pod with containers of these names.
 func (b *bed) run(t *testing.T, names ...string) *pod {
 	t.Helper()
-	b.Client.Pull(t, b.handler, b.Image)
-	p := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: b.handler})}
+	b.Client.Pull(t, gvisor, b.Image)
+	p := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: gvisor})}
 	for _, name := range names {
-		m := &member{}
-		m.Container = p.RunContainer(t, name, testbed.PodSpec{Image: b.Image, Command: program(name), Container: func(c *runtimeapi.ContainerConfig) { m.config = c }})
-		p.members = append(p.members, m)
+		b.add(t, p, name, nil, program(name)...)
 	}
 	return p
+}
+
+// add runs one more container in a pod.
+func (b *bed) add(t *testing.T, p *pod, name string, change func(*runtimeapi.ContainerConfig), command ...string) *member {
+	t.Helper()
+	m := &member{}
+	m.Container = p.RunContainer(t, name, testbed.PodSpec{Image: b.Image, Command: command, Container: func(c *runtimeapi.ContainerConfig) {
+		if change != nil {
+			change(c)
+		}
+		m.config = c
+	}})
+	p.members = append(p.members, m)
+	return m
 }
 
 // count is the last number in the container's log.
@@ -188,7 +153,7 @@ func nothingIn(t *testing.T, dir string) {
 
 // request is a request to restore a pod like p from the checkpoint in dir.
 func (b *bed) request(p *pod, dir string) *runtimeapi.RestorePodRequest {
-	r := &runtimeapi.RestorePodRequest{CheckpointPath: dir, Config: b.Client.SandboxConfig(""), RuntimeHandler: b.handler}
+	r := &runtimeapi.RestorePodRequest{CheckpointPath: dir, Config: b.Client.SandboxConfig(""), RuntimeHandler: gvisor}
 	for _, m := range p.members {
 		r.ContainerConfigs = append(r.ContainerConfigs, proto.CloneOf(m.config))
 	}

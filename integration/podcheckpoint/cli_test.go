@@ -40,7 +40,7 @@ func (b *bed) must(t *testing.T, args ...string) string {
 
 // TestOperators runs the commands of an operator who checkpoints, inspects and restores a pod.
 func TestOperators(t *testing.T) {
-	b := newBed(t, gvisor, testbed.Options{})
+	b := newBed(t, testbed.Options{})
 	p := b.run(t, "one", "two")
 	p.reaches(t, 3)
 	parent := t.TempDir()
@@ -148,7 +148,7 @@ func (b *bed) replaced(t *testing.T, p *pod, dir string) {
 
 // TestCompressed: a compressed checkpoint is smaller, and is restored like any other.
 func TestCompressed(t *testing.T) {
-	b := newBed(t, gvisor, testbed.Options{})
+	b := newBed(t, testbed.Options{})
 	p := b.run(t, "one")
 	p.reaches(t, 3)
 	sizes := map[bool]int64{}
@@ -172,7 +172,7 @@ func TestCompressed(t *testing.T) {
 // TestRegistry pushes a checkpoint to a registry, pulls it into another directory, and restores
 // the pod from there.
 func TestRegistry(t *testing.T) {
-	b := newBed(t, gvisor, testbed.Options{})
+	b := newBed(t, testbed.Options{})
 	p := b.run(t, "one", "two")
 	p.reaches(t, 3)
 	dir := p.checkpointed(t)
@@ -230,7 +230,7 @@ func (b *bed) pulledAs(t *testing.T, reference string) {
 // TestNamed: a named checkpoint is used by its name. --replace moves the name, and pods that are
 // being restored keep their checkpoint.
 func TestNamed(t *testing.T) {
-	b := newBed(t, gvisor, testbed.Options{})
+	b := newBed(t, testbed.Options{})
 	p := b.run(t, "one", "two")
 	p.reaches(t, 3)
 	if out := b.must(t, "pod", "checkpoint", p.ID, "--as", "shop/web"); !strings.HasPrefix(out, "shop/web: ") {

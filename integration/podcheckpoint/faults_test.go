@@ -3,7 +3,6 @@ package podcheckpoint
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -32,10 +31,8 @@ func (b *bed) sandboxes(t *testing.T) (ids []string) {
 
 // TestKilledAtEveryStep kills the daemon at each step of a checkpoint and of a restore.
 // Afterwards no partial checkpoint or pod exists, and the checkpointed pod runs on.
-func TestKilledAtEveryStep(t *testing.T) { everywhere(t, killedAtEveryStep) }
-
-func killedAtEveryStep(t *testing.T, handler string) {
-	b := newBed(t, handler, testbed.Options{Tags: []string{"berth_failpoints"}})
+func TestKilledAtEveryStep(t *testing.T) {
+	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
 	atRest := b.Rest(t)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 2)
@@ -46,7 +43,7 @@ func killedAtEveryStep(t *testing.T, handler string) {
 	} {
 		t.Run(place, func(t *testing.T) {
 			b.Stop(t)
-			b.environment("BERTH_FAILPOINT=" + place)
+			b.SetEnvironment("BERTH_FAILPOINT=" + place)
 			b.Start(t)
 			fresh := t.TempDir()
 			var err error
@@ -59,7 +56,7 @@ func killedAtEveryStep(t *testing.T, handler string) {
 				t.Errorf("the call returned %v, want Unavailable because the daemon was killed", err)
 			}
 			b.Wait(t, patience)
-			b.environment()
+			b.SetEnvironment()
 			b.Start(t)
 			if got := b.sandboxes(t); len(got) != 1 || got[0] != p.ID {
 				t.Errorf("sandboxes: %q, want only %s", got, p.ID)
@@ -75,10 +72,8 @@ func killedAtEveryStep(t *testing.T, handler string) {
 }
 
 // TestDiskIsFull: a checkpoint for which the disk is too small leaves no file, and the pod runs on.
-func TestDiskIsFull(t *testing.T) { everywhere(t, diskIsFull) }
-
-func diskIsFull(t *testing.T, handler string) {
-	b := newBed(t, handler, testbed.Options{})
+func TestDiskIsFull(t *testing.T) {
+	b := newBed(t, testbed.Options{})
 	p := b.run(t, "one", "two")
 	p.reaches(t, 2)
 	for _, size := range []string{"4k", "64k", "512k"} {
@@ -100,10 +95,7 @@ func diskIsFull(t *testing.T, handler string) {
 func TestRuntimeIsReplaced(t *testing.T) {
 	bin := t.TempDir()
 	runsc := testbed.InstallRunsc(t, testbed.Runsc, bin)
-	b := &bed{handler: gvisor, Bed: testbed.StartBed(t, "podcheckpoint/busybox:1", testbed.Options{
-		DefaultRuntime: "runc",
-		Config:         fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n[runtimes.runsc]\nruntime_path = %q\n", testbed.Part(t, testbed.Runc), runsc),
-	})}
+	b := newBedOf(t, runsc, testbed.Options{})
 	p := b.run(t, "one")
 	p.reaches(t, 2)
 	dir := p.checkpointed(t)
@@ -134,7 +126,7 @@ func TestRuntimeIsReplaced(t *testing.T) {
 // TestStoppedWhileItIsWritten: the stop of a pod aborts its checkpoint, even one that would never
 // finish, and no file of the checkpoint is left.
 func TestStoppedWhileItIsWritten(t *testing.T) {
-	b := newBed(t, gvisor, testbed.Options{})
+	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 2)
@@ -186,10 +178,8 @@ func (b *bed) supervisors(t *testing.T) (pids []int) {
 
 // TestSupervisorsKilled kills the supervisors before the last container of a restored pod is
 // started, and again afterwards. New supervisors take the pods over.
-func TestSupervisorsKilled(t *testing.T) { everywhere(t, supervisorsKilled) }
-
-func supervisorsKilled(t *testing.T, handler string) {
-	b := newBed(t, handler, testbed.Options{})
+func TestSupervisorsKilled(t *testing.T) {
+	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 3)

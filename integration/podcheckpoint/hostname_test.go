@@ -10,8 +10,8 @@ import (
 // TestHostnameOfARestoredPodOfGVisor: a restored pod has the hostname of its request. gVisor before
 // May 2026, which has no command `runsc features`, keeps the hostname of the checkpointed pod.
 func TestHostnameOfARestoredPodOfGVisor(t *testing.T) {
-	b := newBed(t, gvisor, testbed.Options{})
-	p := b.empty(t)
+	b := newBed(t, testbed.Options{})
+	p := b.run(t)
 	b.add(t, p, "one", nil, "sh", "-c", "echo written; while :; do sleep 0.2; done").WaitLog(t, "written")
 	dir := p.checkpointed(t)
 	want := p.Config.GetHostname() + "\n"

@@ -14,7 +14,7 @@ import (
 // TestPodThatIsNotStarted: a restored pod does not run until all its containers are started. Until
 // then no other container can be started in it, and it can be removed like any pod.
 func TestPodThatIsNotStarted(t *testing.T) {
-	b := newBed(t, gvisor, testbed.Options{})
+	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 3)

@@ -57,7 +57,7 @@ func (b *bed) prunes(t *testing.T, bound string, left ...string) {
 // TestOldCheckpointsAreRemoved: prune keeps the newest checkpoints of each pod (--keep), or those
 // that are not too old (--older-than). Incomplete checkpoints stay.
 func TestOldCheckpointsAreRemoved(t *testing.T) {
-	b := newBed(t, gvisor, testbed.Options{})
+	b := newBed(t, testbed.Options{})
 	b.prunesNothing(t)
 	p, other := b.run(t, "one"), b.run(t, "one")
 	p.reaches(t, 2)
@@ -102,10 +102,8 @@ func (b *bed) prunesNothing(t *testing.T) {
 
 // TestCheckpointInUseStays: a checkpoint is not removed while it is pushed to a registry, or while
 // a pod restored from it has containers to start, also after a restart of the daemon.
-func TestCheckpointInUseStays(t *testing.T) { everywhere(t, checkpointInUseStays) }
-
-func checkpointInUseStays(t *testing.T, handler string) {
-	b := newBed(t, handler, testbed.Options{})
+func TestCheckpointInUseStays(t *testing.T) {
+	b := newBed(t, testbed.Options{})
 	p := b.run(t, "one", "two")
 	p.reaches(t, 2)
 	first := b.kept(t, p)
@@ -154,7 +152,7 @@ func (b *bed) pushesForEver(t *testing.T, dir string) (end func()) {
 
 // TestKilledWhileItRemoves: a prune finishes the removal in which an earlier prune was killed.
 func TestKilledWhileItRemoves(t *testing.T) {
-	b := newBed(t, gvisor, testbed.Options{Tags: []string{"berth_failpoints"}})
+	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
 	p := b.run(t, "one")
 	p.reaches(t, 2)
 	last := b.kept(t, p)
@@ -178,17 +176,17 @@ func TestKilledWhileItRemoves(t *testing.T) {
 // TestKilledWhileItKeeps: what a killed daemon had written of a checkpoint in the default directory
 // is gone after the next start of the daemon and a prune.
 func TestKilledWhileItKeeps(t *testing.T) {
-	b := newBed(t, gvisor, testbed.Options{Tags: []string{"berth_failpoints"}})
+	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
 	p := b.run(t, "one")
 	p.reaches(t, 2)
 	last := b.kept(t, p)
 	for _, place := range []string{failpoint.PodCheckpointNoted, failpoint.PodCheckpointWritten} {
 		b.Stop(t)
-		b.environment("BERTH_FAILPOINT=" + place)
+		b.SetEnvironment("BERTH_FAILPOINT=" + place)
 		b.Start(t)
 		_, _, _ = b.berth(t, "pod", "checkpoint", p.ID) // may succeed just before the daemon dies
 		b.Wait(t, patience)
-		b.environment()
+		b.SetEnvironment()
 		b.Start(t)
 		testbed.Eventually(t, patience, func() error {
 			b.must(t, "checkpoint", "prune", "--keep=1")
@@ -205,7 +203,7 @@ func TestKilledWhileItKeeps(t *testing.T) {
 // TestKilledWhileItNames: after a kill before the checkpoint has its name, and in the removal of a
 // name, the checkpoints that are left are removed as usual, and the name can be used again.
 func TestKilledWhileItNames(t *testing.T) {
-	b := newBed(t, gvisor, testbed.Options{Tags: []string{"berth_failpoints"}})
+	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
 	p := b.run(t, "one")
 	p.reaches(t, 2)
 	killed := func(place string, args ...string) {

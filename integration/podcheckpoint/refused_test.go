@@ -15,9 +15,9 @@ import (
 
 // TestRefusedCheckpoints: a refused checkpoint leaves its directory as it was, and the pod runs on.
 func TestRefusedCheckpoints(t *testing.T) {
-	b := newBed(t, gvisor, testbed.Options{})
+	b := newBed(t, testbed.Options{})
 	p, other := b.run(t, "one", "two"), b.run(t, "one")
-	onCrun := b.Client.RunPod(t, testbed.PodSpec{Handler: crun, Image: b.Image, Command: []string{"sleep", "3600"}})
+	onRunc := b.Client.RunPod(t, testbed.PodSpec{Handler: runc, Image: b.Image, Command: []string{"sleep", "3600"}})
 	ended := p.RunContainer(t, "ended", testbed.PodSpec{Image: b.Image, Command: []string{"true"}})
 	ended.WaitExit(t)
 	one, two := p.members[0].ID, p.members[1].ID
@@ -39,11 +39,8 @@ func TestRefusedCheckpoints(t *testing.T) {
 		"a relative directory":    {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: "x", ContainerIds: []string{one, two}}, codes.InvalidArgument, "output_path"},
 		"a missing directory":     {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: filepath.Join(empty, "none"), ContainerIds: []string{one, two}}, codes.InvalidArgument, "create it first"},
 		"a full directory":        {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: full, ContainerIds: []string{one, two}}, codes.InvalidArgument, "is not empty"},
-		"a runtime without CRIU":  {&runtimeapi.CheckpointPodRequest{PodSandboxId: onCrun.ID, OutputPath: empty, ContainerIds: []string{onCrun.Container.ID}}, codes.Unimplemented, "does not report support for CRIU"},
+		"another runtime":         {&runtimeapi.CheckpointPodRequest{PodSandboxId: onRunc.ID, OutputPath: empty, ContainerIds: []string{onRunc.Container.ID}}, codes.Unimplemented, "only gVisor's runsc"},
 	} {
-		if name == "a runtime without CRIU" && testbed.CrunHasCRIU(t) {
-			continue
-		}
 		_, err := b.Client.CheckpointPod(testbed.Within(t, patience), c.request)
 		if err == nil {
 			t.Errorf("%s: the checkpoint was accepted", name)
@@ -66,9 +63,9 @@ func TestRefusedCheckpoints(t *testing.T) {
 
 // TestRefusedRestores: a refused restore leaves nothing on the host.
 func TestRefusedRestores(t *testing.T) {
-	b := newBed(t, gvisor, testbed.Options{})
+	b := newBed(t, testbed.Options{})
 	other := b.Registry.Push(t, "podcheckpoint/other:1", testbed.Busybox(t, testbed.WithUser("7")))
-	b.Client.Pull(t, b.handler, other)
+	b.Client.Pull(t, gvisor, other)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 2)
 	dir := p.checkpointed(t)
@@ -81,7 +78,7 @@ func TestRefusedRestores(t *testing.T) {
 	}{
 		"no checkpoint":          {func(r *runtimeapi.RestorePodRequest) { r.CheckpointPath = t.TempDir() }, codes.InvalidArgument, []string{"has no checkpoint of a pod"}},
 		"an unknown handler":     {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = "none" }, codes.InvalidArgument, []string{"none"}},
-		"a runtime without CRIU": {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = crun }, codes.Unimplemented, []string{"crun", "does not report support for CRIU"}},
+		"another runtime":        {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = runc }, codes.Unimplemented, []string{`"runc"`, "only gVisor's runsc", "use a handler that supports it (runsc)"}},
 		"an unknown option":      {func(r *runtimeapi.RestorePodRequest) { r.Options = map[string]string{"x": "y"} }, codes.InvalidArgument, []string{`"x"`}},
 		"no containers":          {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs = nil }, codes.InvalidArgument, []string{"container_configs"}},
 		"a container missing":    {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs = r.ContainerConfigs[:1] }, codes.InvalidArgument, []string{`"two" is missing`}},
@@ -92,9 +89,6 @@ func TestRefusedRestores(t *testing.T) {
 		"another command":        {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[1].Command[0] = "ash" }, codes.InvalidArgument, []string{`container "two": command differs`}},
 		"no pod config":          {func(r *runtimeapi.RestorePodRequest) { r.Config = nil }, codes.InvalidArgument, []string{"config"}},
 	} {
-		if name == "a runtime without CRIU" && testbed.CrunHasCRIU(t) {
-			continue
-		}
 		r := b.request(p, dir)
 		c.change(r)
 		_, _, err := b.Client.TryRestore(t, r)
@@ -110,18 +104,4 @@ func TestRefusedRestores(t *testing.T) {
 	_, _, err = b.Client.TryRestore(t, b.request(p, dir))
 	testbed.Refused(t, err, codes.InvalidArgument, "the checkpoint is damaged", "pages.img", "make another")
 	b.NoLeaks(t, atRest)
-}
-
-// TestHandlerOfAnotherRuntime: a checkpoint of gVisor is not restored under a handler of runc, even
-// while a pod runs on the runsc that wrote it.
-func TestHandlerOfAnotherRuntime(t *testing.T) {
-	testbed.FittingCRIU(t)
-	b := newBed(t, runc, testbed.Options{})
-	b.handler = gvisor
-	p := b.run(t, "one")
-	p.reaches(t, 2)
-	r := b.request(p, p.checkpointed(t))
-	r.RuntimeHandler = runc
-	_, _, err := b.Client.TryRestore(t, r)
-	testbed.Refused(t, err, codes.InvalidArgument, "made by runsc", "the handler runs runc")
 }

@@ -13,16 +13,14 @@ import (
 
 // TestPodGoesOn: a pod of two containers is checkpointed while it runs, and is restored twice. Both
 // new pods continue to count, and have addresses of their own.
-func TestPodGoesOn(t *testing.T) { everywhere(t, podGoesOn) }
-
-func podGoesOn(t *testing.T, handler string) {
-	b := newBed(t, handler, testbed.Options{})
+func TestPodGoesOn(t *testing.T) {
+	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 5)
 	dir := p.checkpointed(t)
 	want := []string{"images", "images/checkpoint.img", "images/pages.img", "images/pages_meta.img", "manifest.json"}
-	if got := files(t, dir); handler == gvisor && !slices.Equal(got, want) {
+	if got := files(t, dir); !slices.Equal(got, want) {
 		t.Errorf("the checkpoint has %q, want %q", got, want)
 	}
 	for _, name := range files(t, dir) {

@@ -47,14 +47,12 @@ func page(t *testing.T, server string) string {
 
 // TestRestoredPodIsLikeAnyOther: the server of a restored pod listens at the pod's new address.
 // Exec, statistics, limits, logs, stop and OOM kill work as in any pod.
-func TestRestoredPodIsLikeAnyOther(t *testing.T) { everywhere(t, restoredPodIsLikeAnyOther) }
-
-func restoredPodIsLikeAnyOther(t *testing.T, handler string) {
-	b := newBed(t, handler, testbed.Options{})
-	b.Client.Pull(t, b.handler, b.Image)
+func TestRestoredPodIsLikeAnyOther(t *testing.T) {
+	b := newBed(t, testbed.Options{})
+	b.Client.Pull(t, gvisor, b.Image)
 	volume := t.TempDir()
 	testbed.Must(t, os.WriteFile(filepath.Join(volume, "page"), []byte("before"), 0o600))
-	p := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: b.handler})}
+	p := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: gvisor})}
 	m := &member{}
 	m.Container = p.RunContainer(t, "web", testbed.PodSpec{
 		Image: b.Image, Command: []string{"sh", "-c", "trap 'echo asked to end; exit 3' TERM; mkdir /w; cp /volume/page /w; httpd -p 8080 -h /w; echo serving; until [ -e /eat ]; do sleep 0.1; done; exec tail /dev/zero"},
@@ -99,9 +97,7 @@ func restoredPodIsLikeAnyOther(t *testing.T, handler string) {
 	c.WaitLog(t, "asked to end")
 
 	r := b.request(p, dir)
-	if handler == gvisor { // whose processes are killed at the limit of the pod
-		testbed.LimitMemory(t, r.GetConfig().GetLinux().GetCgroupParent(), 192<<20)
-	}
+	testbed.LimitMemory(t, r.GetConfig().GetLinux().GetCgroupParent(), 192<<20) // at which gVisor's processes are killed
 	_, containers, err := b.Client.TryRestore(t, r)
 	testbed.Must(t, err)
 	greedy := containers[0]
@@ -138,13 +134,11 @@ func (b *bed) forwarded(t *testing.T, p *pod) string {
 
 // TestVolumeIsAnother: a restored container that had a file of a volume open does not start if the
 // volume has no such file. The error names the file, and the pod can be removed.
-func TestVolumeIsAnother(t *testing.T) { everywhere(t, volumeIsAnother) }
-
-func volumeIsAnother(t *testing.T, handler string) {
-	b := newBed(t, handler, testbed.Options{})
+func TestVolumeIsAnother(t *testing.T) {
+	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
-	b.Client.Pull(t, b.handler, b.Image)
-	p, m := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: b.handler})}, &member{}
+	b.Client.Pull(t, gvisor, b.Image)
+	p, m := &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: gvisor})}, &member{}
 	m.Container = p.RunContainer(t, "main", testbed.PodSpec{
 		Image: b.Image, Command: []string{"sh", "-c", "exec 5>>/volume/data; echo open; while :; do echo x >&5; sleep 0.1; done"},
 		Container: func(c *runtimeapi.ContainerConfig) {
@@ -158,11 +152,7 @@ func volumeIsAnother(t *testing.T, handler string) {
 	m.config.Mounts[0].HostPath = t.TempDir()
 	made := b.created(t, p, b.request(p, dir))
 	err := b.tryStart(t, made.members[0])
-	says := []string{"volume/data", "No such file"}
-	if handler == gvisor {
-		says = []string{"data", "/volume", "no such file"}
-	}
-	testbed.Refused(t, err, codes.Unknown, says...)
+	testbed.Refused(t, err, codes.Unknown, "data", "/volume", "no such file")
 	if got := made.members[0].WaitExit(t); got.GetReason() != "StartError" {
 		t.Errorf("the container exited with %s, %s, want StartError", got.GetReason(), got.GetMessage())
 	}
@@ -173,10 +163,8 @@ func volumeIsAnother(t *testing.T, handler string) {
 
 // TestSleepAndWakeAgainAndAgain checkpoints and restores a pod, and then each restored pod, twenty
 // times in all. The checkpoints do not grow, and nothing is left on the host.
-func TestSleepAndWakeAgainAndAgain(t *testing.T) { everywhere(t, sleepAndWakeAgainAndAgain) }
-
-func sleepAndWakeAgainAndAgain(t *testing.T, handler string) {
-	b := newBed(t, handler, testbed.Options{})
+func TestSleepAndWakeAgainAndAgain(t *testing.T) {
+	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 2)

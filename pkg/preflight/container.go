@@ -172,15 +172,14 @@ func Checkpoints(h Handler) *Refusal {
 	return nil
 }
 
-// PodCheckpoints returns why the handler's pods cannot be checkpointed and restored, or nil. gVisor
-// checkpoints a pod as a whole; for others CRIU checkpoints each container.
+// PodCheckpoints returns why the handler's pods cannot be checkpointed and restored, or nil.
 func PodCheckpoints(h Handler) *Refusal {
 	if h.Runtime == nil || h.Runtime.Kernel().WholePods {
 		return nil
 	}
-	refusal := Checkpoints(h)
-	if refusal != nil {
-		refusal.Feature = "a checkpoint of a pod"
+	instead := "checkpoint single containers (CheckpointContainer)"
+	if refusal := Checkpoints(h); refusal != nil {
+		instead = refusal.Instead
 	}
-	return refusal
+	return &Refusal{Feature: "a checkpoint of a pod", Why: "only gVisor's runsc without a shim writes pods as a whole", Instead: instead}
 }

@@ -28,8 +28,8 @@ type Kernel struct {
 	NetworkInside bool
 	// MemoryLimit is set if pods see their memory limit as the size of the memory.
 	MemoryLimit bool
-	// WholePods is set if the runtime checkpoints and restores a pod as a whole, for which
-	// containerd's shims have no call.
+	// WholePods is set if the runtime checkpoints and restores pods, for which containerd's shims
+	// have no call.
 	WholePods bool
 	// RefusesSELinux is set if the runtime refuses SELinux labels of processes.
 	RefusesSELinux bool

@@ -35,7 +35,7 @@ func (u *Unpacked) Apply(ctx context.Context, rootfs string) error {
 		return err
 	}
 	// A file that is in the archive too is not deleted.
-	if err := applyTar(ctx, u.dir, metadata.RootFsDiffTar, rootfs, func(name string) { delete(deleted, inRoot(name)) }); err != nil {
+	if err := u.applyTar(ctx, rootfs, func(name string) { delete(deleted, inRoot(name)) }); err != nil {
 		return err
 	}
 	for name := range deleted {
@@ -75,14 +75,9 @@ func (u *Unpacked) deleted() (map[string]bool, error) {
 // inRoot returns a name relative to the root of a container. Some archives have a leading slash.
 func inRoot(name string) string { return filepath.Clean(strings.TrimLeft(name, "/")) }
 
-// ApplyTree extracts an untrusted tar file, such as one of PackTree, to a directory. A missing file
-// counts as empty.
-func ApplyTree(ctx context.Context, file, dir string) error {
-	return applyTar(ctx, filepath.Dir(file), filepath.Base(file), dir, func(string) {})
-}
-
-func applyTar(ctx context.Context, from, name, to string, seen func(name string)) error {
-	f, err := beneath.Read(from, name)
+func (u *Unpacked) applyTar(ctx context.Context, rootfs string, seen func(name string)) error {
+	const name = metadata.RootFsDiffTar
+	f, err := beneath.Read(u.dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // nothing had changed
 	}
@@ -102,7 +97,7 @@ func applyTar(ctx context.Context, from, name, to string, seen func(name string)
 		seen(h.Name)
 		return true, nil
 	})
-	if _, err := archive.Apply(ctx, to, wanted.Reader(ctx, f), filter); err != nil {
+	if _, err := archive.Apply(ctx, rootfs, wanted.Reader(ctx, f), filter); err != nil {
 		if context.Cause(ctx) == nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 			err = invalid(name, err)
 		}

@@ -56,12 +56,8 @@ func (d *Dir) Files(ctx context.Context, written, layers string) error {
 	return err
 }
 
-// PackTree writes a directory's content to a new tar file, until ctx ends.
-func PackTree(ctx context.Context, dir, file string) error {
-	return pack(ctx, dir, file, func(string, fs.DirEntry) bool { return true })
-}
-
-// pack is PackTree for the entries that belongs accepts. belongs gets the path /etc for dir/etc.
+// pack writes the entries of a directory that belongs accepts to a new tar file, until ctx ends.
+// belongs gets the path /etc for dir/etc.
 func pack(ctx context.Context, dir, file string, belongs func(path string, e fs.DirEntry) bool) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -178,16 +178,13 @@ func reason(err error) error {
 	return err
 }
 
-// ImagesDir is the directory of CRIU's files, for a caller that trusts the files.
-func (u *Unpacked) ImagesDir() string { return filepath.Join(u.dir, metadata.CheckpointDirectory) }
-
 // Images copies CRIU's files to a directory, which it creates for root only. If ctx ends, Images
 // returns the error of ctx and leaves the copied files.
 func (u *Unpacked) Images(ctx context.Context, to string) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err
 	}
-	dir, err := os.OpenFile(u.ImagesDir(), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	dir, err := os.OpenFile(filepath.Join(u.dir, metadata.CheckpointDirectory), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return invalid(metadata.CheckpointDirectory, reason(err))
 	}

@@ -85,7 +85,7 @@ func (b *checkpoints) checkpoint(ctx context.Context, c *pod.Container, location
 	if err != nil {
 		return err
 	}
-	if err := dir.Describe(ArchiveConfig(c, at), spec, c.CRIStatus()); err != nil {
+	if err := dir.Describe(archiveConfig(c, at), spec, c.CRIStatus()); err != nil {
 		return err
 	}
 	if path := c.Spec().LogPath; path != "" {
@@ -108,8 +108,8 @@ func (b *checkpoints) whileFrozen(ctx context.Context, c *pod.Container, dir *ch
 	return b.dumper.Write(ctx, c, dir, tcp)
 }
 
-// ArchiveConfig is the metadata for an archive of c that was written at that time.
-func ArchiveConfig(c *pod.Container, at time.Time) metadata.ContainerConfig {
+// archiveConfig is the metadata for an archive of c that was written at that time.
+func archiveConfig(c *pod.Container, at time.Time) metadata.ContainerConfig {
 	spec := c.Spec()
 	return metadata.ContainerConfig{
 		ID: c.ID(), Name: c.Config().GetMetadata().GetName(),

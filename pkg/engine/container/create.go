@@ -40,16 +40,16 @@ type creation struct {
 // an error nothing is left or, if roll-back failed, the container is listed as EXITED. A stop of
 // the sandbox aborts the call.
 func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
-	return b.create(ctx, r, nil)
+	return b.create(ctx, r, "")
 }
 
-// RestoreContainer is CreateContainer for processes that continue from a checkpoint when the
-// container is started.
-func (b *creation) RestoreContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest, from *pod.Origin) (*runtimeapi.CreateContainerResponse, error) {
+// RestoreContainer is CreateContainer for a container of a restored pod; from is the directory that
+// the runtime wrote.
+func (b *creation) RestoreContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest, from string) (*runtimeapi.CreateContainerResponse, error) {
 	return b.create(ctx, r, from)
 }
 
-func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequest, from *pod.Origin) (*runtimeapi.CreateContainerResponse, error) {
+func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequest, from string) (*runtimeapi.CreateContainerResponse, error) {
 	s, err := b.Pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
 		return nil, err
@@ -141,8 +141,8 @@ func (b *creation) ShowFailed(ctx context.Context, c *pod.Container, cause error
 type createRequest struct {
 	request *runtimeapi.CreateContainerRequest
 	image   *catalog.Image
-	from    *pod.Origin
-	// checkpoint is the container's own; nil if the container is new, or its pod is restored whole.
+	from    string
+	// checkpoint is the container's own; nil if the container is new, or its pod is restored.
 	checkpoint *checkpoint.Unpacked
 }
 
@@ -156,12 +156,8 @@ func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id str
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case a.from != nil && a.checkpoint != nil:
-		spec.Checkpoint = a.checkpoint.ImagesDir()
-	case a.from != nil:
-		spec.Checkpoint = a.from.Images
-	case a.checkpoint != nil:
+	spec.Checkpoint = a.from
+	if a.checkpoint != nil {
 		spec.Checkpoint, spec.ImageName = b.Pods.RestoreDir(id), cmp.Or(a.image.Tag(a.checkpoint.Config.RootfsImageName), spec.ImageRef)
 	}
 	b.Pods.Labels.Hold(spec.ProcessLabel)

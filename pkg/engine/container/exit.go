@@ -70,11 +70,11 @@ func (b *ends) RecordExit(c *pod.Container, exit pod.Exit) {
 	close(c.Exited) // last: it permits removal, which is announced after the exit
 }
 
-// endRestore kills the sandbox of a pod that is restored as a whole, after c failed or was
-// cancelled: the other containers would wait for c for ever.
+// endRestore kills the sandbox of a restored pod, after c failed or was cancelled: the other
+// containers would wait for c for ever.
 func (b *ends) endRestore(c *pod.Container) {
-	if c.Sandbox.Spec().WholeCheckpoint() == "" {
-		return // c is not restored with its whole pod
+	if c.Sandbox.Spec().Checkpoint == "" {
+		return // c is not restored with its pod
 	}
 	ctx, cancel := context.WithTimeout(b.Pods.Background, pod.UndoTimeout)
 	defer cancel()

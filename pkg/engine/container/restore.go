@@ -24,12 +24,7 @@ import (
 // makeOrRestore is make, also for an image that contains a checkpoint. A container from such an
 // image gets the image of the checkpointed container, and that container's changes to the files.
 func (b *creation) makeOrRestore(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, a *createRequest) (c *pod.Container, err error) {
-	if a.from != nil && a.from.ByContainer {
-		if a.checkpoint, err = checkpoint.Unpack(a.from.Images); err != nil {
-			return nil, err
-		}
-	}
-	if a.from != nil || !a.image.Checkpoint {
+	if a.from != "" || !a.image.Checkpoint {
 		return b.make(ctx, u, s, id, a)
 	}
 	looked := false
@@ -78,16 +73,13 @@ func (b *creation) open(ctx context.Context, s *pod.Sandbox, dir string, a *crea
 }
 
 // applyCheckpoint applies the container's own changes to its root filesystem, and copies its memory
-// to where the runtime reads it. A pod checkpoint's memory stays in place.
+// to where the runtime reads it.
 func (b *creation) applyCheckpoint(ctx context.Context, c *pod.Container, a *createRequest, mounts []mount.Mount) error {
 	err := b.Rootfs.WithRootfs(c, mount.RemoveVolatileOption(mounts), func(dir string) error { return a.checkpoint.Apply(ctx, dir) })
 	if err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.ContainerRestoring)
-	if a.from != nil {
-		return nil
-	}
 	return a.checkpoint.Images(ctx, c.Spec().Checkpoint)
 }
 

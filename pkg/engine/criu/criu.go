@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -41,36 +40,14 @@ const (
 	// laterTimeout. It fails while CRIU still runs.
 	laterInterval = time.Second
 	laterTimeout  = 2 * time.Second
-	// program is the name that runtimes look up in PATH.
-	program        = "criu"
-	versionTimeout = 10 * time.Second
 )
 
 // Find fails if CRIU is not installed.
 func Find() error {
-	if _, err := exec.LookPath(program); err != nil {
+	if _, err := exec.LookPath("criu"); err != nil {
 		return fmt.Errorf("checkpoints need CRIU: install the package criu, so that criu is in berth's PATH (%w): %w", err, errdefs.ErrFailedPrecondition)
 	}
 	return nil
-}
-
-// Version returns the version of the CRIU in PATH, such as "3.17.1".
-func Version(ctx context.Context) (string, error) {
-	if err := Find(); err != nil {
-		return "", err
-	}
-	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, program, "--version").Output()
-	if err != nil {
-		return "", fmt.Errorf("%s --version: %w", program, err)
-	}
-	for line := range strings.Lines(string(out)) {
-		if version, ok := strings.CutPrefix(line, "Version:"); ok {
-			return strings.TrimSpace(version), nil
-		}
-	}
-	return "", fmt.Errorf("%s does not report its version; reinstall the package criu: %w", program, errdefs.ErrFailedPrecondition)
 }
 
 // Dumper writes containers to files. The caller of each method must hold the container's Op.

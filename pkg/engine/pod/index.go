@@ -175,7 +175,7 @@ func (o *Index) ContainersOf(sandbox string) []*Container {
 // Waits reports whether a restored sandbox waits for containers that are restored with it: they get
 // processes only when all are started. That never happens if one exits before its start.
 func (o *Index) Waits(s *Sandbox) bool {
-	return s.Spec().WholeCheckpoint() != "" && o.restored(s, func(st *ContainerStatus) bool { return st.StartedAt == 0 })
+	return s.Spec().Checkpoint != "" && o.restored(s, func(st *ContainerStatus) bool { return st.StartedAt == 0 })
 }
 
 // NeedsCheckpoint reports whether a restored sandbox still needs its checkpoint for a container

@@ -85,26 +85,12 @@ type SandboxSpec struct {
 	Pinned Pinned `json:"pinned"`
 	// Checkpoint is the directory that it was restored from; empty for a new sandbox.
 	Checkpoint string `json:"checkpoint,omitempty"`
-	// ByContainer is set if its containers are restored from Checkpoint, each by itself, instead of
-	// the sandbox as a whole.
-	ByContainer bool `json:"byContainer,omitempty"`
-}
-
-// WholeCheckpoint is the directory from which the runtime restores the sandbox as a whole.
-func (s *SandboxSpec) WholeCheckpoint() string {
-	if s.ByContainer {
-		return ""
-	}
-	return s.Checkpoint
 }
 
 // Origin is the checkpoint that a pod is restored from.
 type Origin struct {
 	// Images is the directory that the runtime wrote.
 	Images string
-	// ByContainer is set if Images has a directory for each container. That is then the container's
-	// Images.
-	ByContainer bool
 	// Binaries are kept binaries that the checkpoint needs; nil selects the installed binaries.
 	Binaries []keep.Binary
 }

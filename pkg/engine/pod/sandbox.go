@@ -34,7 +34,7 @@ type Sandbox struct {
 	// EndAsked is the time of the first request to its shim to stop the tasks in it.
 	EndAsked atomic.Pointer[time.Time]
 	// Writing aborts the checkpoint that is being written, else nil.
-	Writing atomic.Pointer[func()]
+	Writing atomic.Pointer[context.CancelFunc]
 	// Ending counts the calls that stop or remove it, which abort a checkpoint.
 	Ending atomic.Int32
 	// Killed is set when its processes are killed because its shim is dead.

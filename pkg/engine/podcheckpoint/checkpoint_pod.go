@@ -54,11 +54,6 @@ func (b *Service) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 	if m.Node, err = thisNode(); err != nil {
 		return nil, err
 	}
-	if !s.WholePods {
-		if m.Handler.CRIU, err = b.perContainer.ready(ctx, s, m.Compression); err != nil {
-			return nil, err
-		}
-	}
 	if err := b.write(ctx, s, r.GetContainerIds(), m, dir); err != nil {
 		return nil, fmt.Errorf("checkpoint pod: %w", err)
 	}
@@ -120,11 +115,7 @@ func (b *Service) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 		return err
 	}
 	before := b.started(s)
-	write := b.perContainer.write
-	if s.WholePods {
-		write = b.writeWhole
-	}
-	if err := write(ctx, s, containers, m, dir); err != nil {
+	if err := b.call(ctx, s, m.Compression, dir); err != nil {
 		return explainFull(err, dir)
 	}
 	switch now := b.started(s); {
@@ -136,38 +127,28 @@ func (b *Service) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 	return fmt.Errorf("a container of the pod started or exited meanwhile; try again: %w", errdefs.ErrUnavailable)
 }
 
-// untilStopped returns a context that ends when s is stopped or done is called. The end of ctx does
-// not end it.
-func untilStopped(ctx context.Context, s *pod.Sandbox) (_ context.Context, done func()) {
-	stopped, giveUp := context.WithCancel(context.WithoutCancel(ctx))
-	end := func() { giveUp() }
-	s.Writing.Store(&end)
-	if s.Ending.Load() > 0 {
-		giveUp() // the stop began before Writing was set
-	}
-	return stopped, func() {
-		s.Writing.Store(nil)
-		giveUp()
-	}
-}
-
 var errStopped = fmt.Errorf("the pod was stopped meanwhile: %w", errdefs.ErrFailedPrecondition)
 
-// writeWhole makes the runtime write the pod. If ctx ends, the pod's kernel completes the
-// checkpoint and then resumes by itself. If the pod is stopped, the frozen kernel is killed and
-// writes nothing more.
-func (b *Service) writeWhole(ctx context.Context, s *pod.Sandbox, _ []*pod.Container, m *manifest.Manifest, dir string) error {
+// call makes the runtime write the pod. If ctx ends, the pod's kernel completes the checkpoint and
+// then resumes by itself. If the pod is stopped, the frozen kernel is killed and writes nothing
+// more.
+func (b *Service) call(ctx context.Context, s *pod.Sandbox, compression, dir string) error {
 	client, err := b.Tasks.Worker(ctx, s)
 	if err != nil {
 		return err
 	}
-	options, err := typeurl.MarshalAnyToProto(&supervisorv1.SandboxCheckpointOptions{Compression: m.Compression})
+	options, err := typeurl.MarshalAnyToProto(&supervisorv1.SandboxCheckpointOptions{Compression: compression})
 	if err != nil {
 		return err
 	}
-	stopped, done := untilStopped(ctx, s)
-	defer done()
 	ctx = context.WithoutCancel(ctx)
+	stopped, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	s.Writing.Store(&giveUp)
+	defer s.Writing.Store(nil)
+	if s.Ending.Load() > 0 {
+		giveUp() // the stop began before Writing was set
+	}
 	var answer error
 	answered := make(chan struct{})
 	go func() {

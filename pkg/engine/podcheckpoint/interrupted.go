@@ -98,24 +98,6 @@ func (b *Service) Recover(ctx context.Context) {
 // retryInterval is the pause between checks of an interrupted checkpoint.
 const retryInterval = 100 * time.Millisecond
 
-// awaitThaw waits until package recovery has thawed the containers of a pod. CRIU outlives the
-// daemon and may still be writing a frozen container.
-func (b *Service) awaitThaw(ctx context.Context, sandbox string) error {
-	for _, c := range b.Pods.Index.ContainersOf(sandbox) {
-		for {
-			if _, err := os.Lstat(b.Pods.FrozenDir(c.ID())); err != nil {
-				break
-			}
-			select {
-			case <-time.After(retryInterval):
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-	}
-	return nil
-}
-
 // discard removes a checkpoint, unless it is complete, once no process writes it any more.
 func (b *Service) discard(one note) {
 	ctx := b.Pods.Background
@@ -126,15 +108,12 @@ func (b *Service) discard(one note) {
 			_, _ = client.Task.Resume(ctx, &taskapi.ResumeRequest{ID: one.Sandbox})
 		}
 	}
-	if b.awaitThaw(ctx, one.Sandbox) != nil {
-		return // the next start of the daemon retries
-	}
 	err := directory.Discard(one.Directory)
 	for ; errors.Is(err, directory.ErrInUse); err = directory.Discard(one.Directory) {
 		select {
 		case <-time.After(retryInterval):
 		case <-ctx.Done():
-			return
+			return // the next start of the daemon retries
 		}
 	}
 	if err != nil {

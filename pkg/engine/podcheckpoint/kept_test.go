@@ -28,14 +28,14 @@ func TestWaiting(t *testing.T) {
 	} {
 		all := pods(t)
 		dir := filepath.Join(t.TempDir(), "checkpoint")
-		spec := pod.SandboxSpec{Definition: &handler.Definition{}, Checkpoint: filepath.Join(dir, manifest.ImagesDir), ByContainer: true}
+		spec := pod.SandboxSpec{Definition: &handler.Definition{}, Checkpoint: filepath.Join(dir, manifest.ImagesDir)}
 		s := enginetest.Sandbox(t, t.TempDir(), spec, &enginetest.Runner{})
 		test.Must(t, s.Update(func(st *pod.SandboxStatus) error { st.Phase = pod.PhaseReady; return nil }))
 		all.Index.AddSandbox(s)
 		records, _, err := store.Open[pod.ContainerSpec, pod.ContainerStatus](t.TempDir())
 		test.Must(t, err)
-		for place, status := range c.containers {
-			spec := pod.ContainerSpec{Sandbox: s.ID(), Checkpoint: manifest.ContainerDir(dir, place)}
+		for _, status := range c.containers {
+			spec := pod.ContainerSpec{Sandbox: s.ID(), Checkpoint: spec.Checkpoint}
 			o := test.Value(records.Create(pod.NewID(), spec, status, store.Relaxed))(t)
 			all.Index.AddContainer(pod.NewContainer(o, s))
 		}

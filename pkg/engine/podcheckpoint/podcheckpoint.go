@@ -1,6 +1,5 @@
-// Package podcheckpoint writes checkpoints of whole pods, and restores pods from them. If a pod has
-// its own kernel, the runtime writes and reads the whole pod at once. In other pods, CRIU writes
-// each container while all of them are frozen, and they are restored one by one.
+// Package podcheckpoint writes checkpoints of whole pods, and restores pods from them. The runtime
+// writes and reads the kernel of a pod, with all its containers, at once.
 package podcheckpoint
 
 import (
@@ -19,7 +18,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/capabilities"
 	"github.com/berth-cri/berth/pkg/engine/container"
-	"github.com/berth-cri/berth/pkg/engine/criu"
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -39,8 +37,7 @@ type Service struct {
 	// Durations is the metric of checkpoints and restores.
 	Durations *prometheus.HistogramVec
 
-	notes        notes
-	perContainer *perContainer
+	notes notes
 }
 
 // Deps are the dependencies of Service.
@@ -56,10 +53,7 @@ type Deps struct {
 
 // New returns the Service of one engine.
 func New(d Deps) *Service {
-	return &Service{
-		Deps: d, Durations: NewDurations(), notes: notes(d.Pods.PodCheckpointNotesDir()),
-		perContainer: &perContainer{pods: d.Pods, tasks: d.Tasks, dumper: criu.New(d.Pods, d.Tasks, d.Images)},
-	}
+	return &Service{Deps: d, Durations: NewDurations(), notes: notes(d.Pods.PodCheckpointNotesDir())}
 }
 
 // buckets are in seconds: the disk determines the duration of both operations.

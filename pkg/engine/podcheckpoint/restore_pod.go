@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/checkpoint"
-	"github.com/berth-cri/berth/pkg/engine/criu"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/keep"
@@ -24,8 +21,7 @@ import (
 )
 
 // RestorePod creates a sandbox and containers that continue from a checkpoint, and removes them
-// after an error. The containers are CREATED. If they share one kernel, all of them continue when
-// the last of them is started. If CRIU restores them (ByContainer), each continues when started.
+// after an error. The containers are CREATED. All of them continue when the last one is started.
 func (b *Service) RestorePod(ctx context.Context, r *runtimeapi.RestorePodRequest) (_ *runtimeapi.RestorePodResponse, err error) {
 	defer b.observe("restore", time.Now(), &err)
 	d := handler.DefinitionFrom(ctx)
@@ -72,15 +68,8 @@ func (b *Service) check(ctx context.Context, d *handler.Definition, r *runtimeap
 	if to.Node, err = thisNode(); err != nil {
 		return nil, nil, err
 	}
-	from := &pod.Origin{Images: filepath.Join(dir, manifest.ImagesDir), ByContainer: m.ByContainer()}
-	if m.ByContainer() {
-		if err := fitsCRIU(r.GetConfig()); err != nil {
-			return nil, nil, err
-		}
-		if to.Handler.CRIU, err = criu.Version(ctx); err != nil {
-			return nil, nil, err
-		}
-	} else if m.Handler.Runtime == to.Handler.Runtime && !manifest.SameBinaries(m.Handler.Binaries, to.Handler.Binaries) {
+	from := &pod.Origin{Images: filepath.Join(dir, manifest.ImagesDir)}
+	if !manifest.SameBinaries(m.Handler.Binaries, to.Handler.Binaries) {
 		for _, kept := range b.kept(m.Handler.Binaries) {
 			old, all, letKeptGo, err := b.Binaries.Copies.Reuse(ctx, d, kept)
 			if err == nil {
@@ -136,18 +125,12 @@ func (b *Service) restore(ctx context.Context, r *runtimeapi.RestorePodRequest, 
 	if err != nil {
 		return nil, err
 	}
-	if !m.ByContainer() && !manifest.SameBinaries(programs(s.Spec().Pinned.Binaries), m.Handler.Binaries) {
+	if !manifest.SameBinaries(programs(s.Spec().Pinned.Binaries), m.Handler.Binaries) {
 		return nil, fmt.Errorf("the runtime of handler %q was replaced meanwhile; try again: %w", s.Spec().Definition.Name, keep.ErrChanged)
-	}
-	dir := filepath.Dir(from.Images)
-	if m.ByContainer() && s.Spec().Plan.IPC {
-		if err := checkpoint.ApplyTree(ctx, manifest.ShmFile(dir), b.Pods.FilesOf(id).Shm); err != nil {
-			return nil, fmt.Errorf("/dev/shm: %w", err)
-		}
 	}
 	response := &runtimeapi.RestorePodResponse{PodSandboxId: id}
 	for _, c := range r.GetContainerConfigs() {
-		created, err := b.Containers.RestoreContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: id, Config: c, SandboxConfig: r.GetConfig()}, originOf(c.GetMetadata().GetName(), m, from))
+		created, err := b.Containers.RestoreContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: id, Config: c, SandboxConfig: r.GetConfig()}, from.Images)
 		if err != nil {
 			return nil, fmt.Errorf("container %q: %w", c.GetMetadata().GetName(), err)
 		}
@@ -161,16 +144,8 @@ func (b *Service) restore(ctx context.Context, r *runtimeapi.RestorePodRequest, 
 	if err != nil {
 		return nil, err
 	}
-	log.G(ctx).WithFields(log.Fields{"sandbox": id, "checkpoint": dir}).Info("Pod restored from checkpoint")
+	log.G(ctx).WithFields(log.Fields{"sandbox": id, "checkpoint": filepath.Dir(from.Images)}).Info("Pod restored from checkpoint")
 	return response, nil
-}
-
-func originOf(name string, m *manifest.Manifest, from *pod.Origin) *pod.Origin {
-	if !m.ByContainer() {
-		return from
-	}
-	place := slices.IndexFunc(m.Containers, func(c manifest.Container) bool { return c.Name == name })
-	return &pod.Origin{Images: manifest.ContainerDir(filepath.Dir(from.Images), place), ByContainer: true}
 }
 
 // checkImage fails if a container's image differs from the checkpoint's: the requested name may

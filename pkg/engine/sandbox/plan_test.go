@@ -22,22 +22,21 @@ func TestPlanned(t *testing.T) {
 		SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}},
 	}}}
 	type decided struct {
-		pauseRoot, checkpoint, whole string
-		alone                        bool // in its supervisor
+		pauseRoot, checkpoint string
+		alone                 bool // in its supervisor
 	}
 	for name, c := range map[string]struct {
 		d    handler.Definition
 		from *pod.Origin
 		want decided
 	}{
-		"without a process":               {handler.Definition{Type: handler.OCI}, &pod.Origin{}, decided{}},
-		"with a process":                  {handler.Definition{Type: handler.Shim}, &pod.Origin{}, decided{pauseRoot: "pause-1"}},
-		"a supervisor for each pod":       {handler.Definition{Type: handler.OCI, Supervision: handler.SupervisionPod}, &pod.Origin{}, decided{alone: true}},
-		"restored":                        {handler.Definition{Type: handler.OCI}, &pod.Origin{Images: "/c"}, decided{checkpoint: "/c", whole: "/c"}},
-		"restored container by container": {handler.Definition{Type: handler.OCI}, &pod.Origin{Images: "/c", ByContainer: true}, decided{checkpoint: "/c"}},
+		"without a process":         {handler.Definition{Type: handler.OCI}, &pod.Origin{}, decided{}},
+		"with a process":            {handler.Definition{Type: handler.Shim}, &pod.Origin{}, decided{pauseRoot: "pause-1"}},
+		"a supervisor for each pod": {handler.Definition{Type: handler.OCI, Supervision: handler.SupervisionPod}, &pod.Origin{}, decided{alone: true}},
+		"restored":                  {handler.Definition{Type: handler.OCI}, &pod.Origin{Images: "/c"}, decided{checkpoint: "/c"}},
 	} {
 		spec := b.planned(id, r, &c.d, &probe.Runtime{}, pod.Pinned{Generation: 7, Binaries: []keep.Binary{{SHA256: "1"}}}, c.from)
-		got := decided{spec.Pinned.PauseRoot, spec.Checkpoint, spec.WholeCheckpoint(), strings.Contains(spec.Supervisor, id[:16])}
+		got := decided{spec.Pinned.PauseRoot, spec.Checkpoint, strings.Contains(spec.Supervisor, id[:16])}
 		test.Equal(t, name, got, c.want)
 		if spec.Handler != "h" || spec.Boot != "boot" || spec.Pinned.Generation != 7 || len(spec.Pinned.Binaries) != 1 || spec.Config.Msg != r.Config {
 			t.Errorf("%s: %+v", name, spec)

@@ -44,14 +44,14 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if err := b.Binaries.Runtimes.Ensure(s); err != nil {
 		return err
 	}
-	options, err := s.Runner.Options(pod.TaskOptions{Checkpoint: s.Spec().WholeCheckpoint()})
+	options, err := s.Runner.Options(pod.TaskOptions{Checkpoint: s.Spec().Checkpoint})
 	if err != nil {
 		return err
 	}
 	memory := task.MemoryOf(s)
 	unanswered, err := container.CallCreate(ctx, client, &taskapi.CreateTaskRequest{
 		ID: s.ID(), Bundle: b.Pods.ProcessBundle(s.ID()), Rootfs: b.processRootfs(s), Options: options,
-		Checkpoint: s.Spec().WholeCheckpoint(),
+		Checkpoint: s.Spec().Checkpoint,
 	})
 	s.Creating.Store(unanswered)
 	if err != nil {

@@ -39,9 +39,8 @@ func (b *runs) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxReq
 	return b.run(ctx, r, &pod.Origin{})
 }
 
-// RestorePodSandbox is RunPodSandbox for a pod with processes that continue from a checkpoint. They
-// continue when the last container is started; with from.ByContainer, those of each container when
-// that container is started.
+// RestorePodSandbox is RunPodSandbox for a pod with processes that continue from a checkpoint when
+// the last container is started.
 func (b *runs) RestorePodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from *pod.Origin) (*runtimeapi.RunPodSandboxResponse, error) {
 	return b.run(ctx, r, from)
 }
@@ -97,7 +96,7 @@ func (b *runs) planned(id string, r *runtimeapi.RunPodSandboxRequest, d *handler
 	tools := &b.Binaries.Tools
 	spec := pod.SandboxSpec{
 		Handler: r.GetRuntimeHandler(), Definition: d, Plan: pod.NewPlan(r.GetConfig(), d, rt), Boot: b.Pods.Boot, Pinned: pinned,
-		Supervisor: task.SupervisorKey(d, pinned.Binaries, tools.SupervisorHash, id), Checkpoint: from.Images, ByContainer: from.ByContainer,
+		Supervisor: task.SupervisorKey(d, pinned.Binaries, tools.SupervisorHash, id), Checkpoint: from.Images,
 	}
 	spec.Config.Msg = r.GetConfig()
 	if spec.Plan.Process {

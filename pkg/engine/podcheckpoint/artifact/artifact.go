@@ -272,9 +272,6 @@ func fill(ctx context.Context, from remotes.Fetcher, m *imagespec.Manifest, dir 
 	for _, l := range m.Layers {
 		r.Progress(l.Annotations[imagespec.AnnotationTitle], l.Size)
 		file := filepath.Join(images, l.Annotations[imagespec.AnnotationTitle])
-		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-			return err
-		}
 		if err := fetchFile(ctx, from, l, file); err != nil {
 			return err
 		}
@@ -283,7 +280,7 @@ func fill(ctx context.Context, from remotes.Fetcher, m *imagespec.Manifest, dir 
 	if err := fetch(ctx, from, m.Config, text); err != nil {
 		return err
 	}
-	if err := manifest.SyncDirs(images); err != nil {
+	if err := atomicfile.SyncDir(images); err != nil {
 		return err
 	}
 	return atomicfile.Write(filepath.Join(dir, manifest.Name), text.Bytes(), 0o600, atomicfile.Durable)

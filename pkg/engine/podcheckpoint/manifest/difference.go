@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -40,7 +39,13 @@ func (m *Manifest) Fits(to *Target) error {
 	if lacks := missing(m.Node.CPUFeatures, to.Node.CPUFeatures); len(lacks) > 0 {
 		differ("this node's processor lacks %s; restore it on one that has them", shortened(lacks, ", "))
 	}
-	all = append(all, m.runtimeDiffers(to)...)
+	was, now := m.Handler, to.Handler
+	if !SameBinaries(was.Binaries, now.Binaries) {
+		differ("it was made by %s, and the handler has %s; install that version, or use a handler that has it", describeBinaries(was.Binaries), describeBinaries(now.Binaries))
+	}
+	if !slices.Equal(was.Flags, now.Flags) {
+		differ("the runtime was called with the flags %q, and the handler has %q; give the handler the same flags", was.Flags, now.Flags)
+	}
 	pod := &runtimeapi.PodSandboxConfig{}
 	if err := protojson.Unmarshal(m.Pod, pod); err != nil {
 		return damaged("its pod cannot be decoded: %v", err)
@@ -72,45 +77,6 @@ func (m *Manifest) Fits(to *Target) error {
 		return nil
 	}
 	return fmt.Errorf("the checkpoint does not match the request: %s: %w", shortened(all, "; "), errdefs.ErrInvalidArgument)
-}
-
-// runtimeDiffers lists the differences of the runtime. For files of CRIU, any version of the same
-// runtime fits, with a CRIU and a kernel that are not older.
-func (m *Manifest) runtimeDiffers(to *Target) (all []string) {
-	differ := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	was, now := m.Handler, to.Handler
-	switch {
-	case was.Runtime != now.Runtime:
-		differ("it was made by %[1]s, and the handler runs %[2]s; use a handler of %[1]s", was.Runtime, now.Runtime)
-	case was.CRIU != "":
-		if older(now.CRIU, was.CRIU) {
-			differ("it was made by CRIU %[1]s, and this node has %[2]s; install CRIU %[1]s or newer", was.CRIU, now.CRIU)
-		}
-		if older(to.Node.Kernel, m.Node.Kernel) {
-			differ("it was made on Linux %[1]s, and this node has %[2]s; restore it on Linux %[1]s or newer", m.Node.Kernel, to.Node.Kernel)
-		}
-	case !SameBinaries(was.Binaries, now.Binaries):
-		differ("it was made by %s, and the handler has %s; install that version, or use a handler that has it", describeBinaries(was.Binaries), describeBinaries(now.Binaries))
-	}
-	if was.CRIU == "" && !slices.Equal(was.Flags, now.Flags) {
-		differ("the runtime was called with the flags %q, and the handler has %q; give the handler the same flags", was.Flags, now.Flags)
-	}
-	return all
-}
-
-// older reports whether version a is older than b, by the first two numbers. Pure.
-func older(a, b string) bool { return slices.Compare(release(a), release(b)) < 0 }
-
-func release(version string) []int {
-	numbers := make([]int, 2)
-	for i, part := range strings.SplitN(version, ".", 3) {
-		if i == len(numbers) {
-			break
-		}
-		digits, _, _ := strings.Cut(part, "-")
-		numbers[i], _ = strconv.Atoi(digits)
-	}
-	return numbers
 }
 
 func (c *Container) differences(asked *runtimeapi.ContainerConfig, image Image) ([]string, error) {

@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,7 +19,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/beneath"
-	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/wanted"
 )
 
@@ -31,10 +29,7 @@ func Seal(ctx context.Context, dir string, m *Manifest) error {
 	if err != nil {
 		return err
 	}
-	m.Format, m.Files = whole, nil
-	if m.Handler.CRIU != "" {
-		m.Format = byContainer
-	}
+	m.Format, m.Files = format, nil
 	for _, name := range names {
 		f, err := seal(ctx, dir, name)
 		if err != nil {
@@ -45,7 +40,7 @@ func Seal(ctx context.Context, dir string, m *Manifest) error {
 	if err := m.check(); err != nil {
 		return err
 	}
-	if err := SyncDirs(filepath.Join(dir, ImagesDir)); err != nil {
+	if err := atomicfile.SyncDir(filepath.Join(dir, ImagesDir)); err != nil {
 		return err
 	}
 	return m.write(dir)
@@ -146,50 +141,21 @@ func checkRootOnly(f *os.File) error {
 	return nil
 }
 
-// list returns the paths of all files in ImagesDir. It fails unless dir, ImagesDir and everything
-// in it can be changed by root only.
+// list returns the names of all files in ImagesDir. It fails unless only root can change dir and
+// ImagesDir.
 func list(dir string) (names []string, err error) {
-	if _, err = Entries(dir); err == nil {
-		err = walk(dir, "", &names)
+	_, err = Entries(dir)
+	var all []os.DirEntry
+	if err == nil {
+		all, err = Entries(filepath.Join(dir, ImagesDir))
 	}
 	if _, is := errors.AsType[*fs.PathError](err); is {
 		err = damaged("%v", err)
 	}
-	return names, err
-}
-
-func walk(dir, at string, names *[]string) error {
-	all, err := Entries(filepath.Join(dir, ImagesDir, at))
-	if err != nil {
-		return err
-	}
 	for _, e := range all {
-		name := path.Join(at, e.Name())
-		switch {
-		case !e.IsDir():
-			*names = append(*names, name)
-		case !ValidName(name):
-			return damaged("the path of its directory %q is invalid", name)
-		default:
-			if err := walk(dir, name, names); err != nil {
-				return err
-			}
-		}
-		if len(*names) > maxFiles {
-			return damaged("it has more than %d files", maxFiles)
-		}
+		names = append(names, e.Name())
 	}
-	return nil
-}
-
-// SyncDirs writes the entries of path, and of all directories below it, to disk.
-func SyncDirs(path string) error {
-	return filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
-		if err != nil || !e.IsDir() {
-			return err
-		}
-		return atomicfile.SyncDir(at)
-	})
+	return names, err
 }
 
 func read(ctx context.Context, to io.Writer, f *os.File) (int64, error) {
@@ -248,10 +214,6 @@ func Remove(dir string) error {
 		err = fmt.Errorf("%s is not a directory: %w", dir, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
-		return err
-	}
-	// A CRIU that was killed may have left a mount.
-	if err := mountpoint.UnmountBelow(filepath.Join(dir, ImagesDir)); err != nil {
 		return err
 	}
 	root, err := os.OpenRoot(dir)

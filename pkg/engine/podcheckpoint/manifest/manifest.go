@@ -14,7 +14,6 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -31,16 +30,12 @@ const (
 	Name = "manifest.json"
 	// ImagesDir is the directory, beside the manifest, that the runtime writes and reads.
 	ImagesDir = "images"
-	// whole is the format of pods that their runtime writes as one, with all files directly in
-	// ImagesDir. With byContainer, ImagesDir has a directory for each container, by its index in
-	// the manifest. Fields of both formats are never renamed, but may be added.
-	whole, byContainer = 1, 2
+	// format is the format of the manifest. Its fields are never renamed, but may be added.
+	format = 1
 	// maxSize limits the manifest: the CRI's messages have at most 16 MiB.
 	maxSize = 16 << 20
-	// maxFiles limits the files of a checkpoint. CRIU writes about ten for each process.
-	maxFiles = 100_000
-	// maxDepth limits the number of elements in the path of a file.
-	maxDepth = 3
+	// maxFiles limits the files of a checkpoint; gVisor writes three.
+	maxFiles = 100
 )
 
 // Manifest describes the checkpoint of one pod.
@@ -72,9 +67,6 @@ type Handler struct {
 	Binaries []Binary `json:"binaries"`
 	// Flags are the runtime's global flags.
 	Flags []string `json:"flags,omitempty"`
-	// CRIU is the version of the CRIU that wrote the containers; empty if the runtime wrote the pod
-	// as a whole.
-	CRIU string `json:"criu,omitempty"`
 }
 
 // Binary is a program that the pod ran on.
@@ -109,9 +101,8 @@ type Image struct {
 	Name string `json:"name"`
 }
 
-// File is a file in ImagesDir, or in a directory there.
+// File is a file in ImagesDir.
 type File struct {
-	// Name is the file's path in ImagesDir.
 	Name   string `json:"name"`
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
@@ -184,10 +175,8 @@ func checksum(text []byte) string { return fmt.Sprintf("%x", sha256.Sum256(text)
 // check validates an untrusted manifest. Pure.
 func (m *Manifest) check() error {
 	switch {
-	case m.Format != whole && m.Format != byContainer:
-		return fmt.Errorf("the checkpoint has the format %d, and this berth reads formats %d and %d; restore it with the version of berth that made it: %w", m.Format, whole, byContainer, errdefs.ErrInvalidArgument)
-	case (m.Format == byContainer) != (m.Handler.CRIU != ""):
-		return damaged("its manifest does not fit its format")
+	case m.Format != format:
+		return fmt.Errorf("the checkpoint has the format %d, and this berth reads format %d; restore it with the version of berth that made it: %w", m.Format, format, errdefs.ErrInvalidArgument)
 	case len(m.Containers) == 0:
 		return damaged("its manifest names no containers")
 	case len(m.Files) == 0 || len(m.Files) > maxFiles:
@@ -202,7 +191,7 @@ func (m *Manifest) check() error {
 	}
 	files := map[string]bool{}
 	for _, f := range m.Files {
-		if !ValidName(f.Name) || m.Format == whole && f.Name != filepath.Base(f.Name) || files[f.Name] || f.Size < 0 {
+		if !ValidName(f.Name) || files[f.Name] || f.Size < 0 {
 			return damaged("its manifest names the file %q, which is invalid or listed twice", f.Name)
 		}
 		files[f.Name] = true
@@ -210,30 +199,10 @@ func (m *Manifest) check() error {
 	return nil
 }
 
-// ValidName reports whether name is a valid path of a file in ImagesDir. Pure.
+// ValidName reports whether name is a valid name of a file in ImagesDir. Pure.
 func ValidName(name string) bool {
-	if !fs.ValidPath(name) || strings.Count(name, "/") >= maxDepth {
-		return false
-	}
-	for one := range strings.SplitSeq(name, "/") {
-		if strings.HasPrefix(one, ".") {
-			return false
-		}
-	}
-	return true
+	return fs.ValidPath(name) && !strings.Contains(name, "/") && !strings.HasPrefix(name, ".")
 }
-
-// ByContainer reports whether the containers were written one by one.
-func (m *Manifest) ByContainer() bool { return m.Format == byContainer }
-
-// ContainerDir is the directory of a container's files in the checkpoint in dir. place is the
-// container's index in the manifest.
-func ContainerDir(dir string, place int) string {
-	return filepath.Join(dir, ImagesDir, strconv.Itoa(place))
-}
-
-// ShmFile is the path of a tar file of the pod's /dev/shm, which the pod's containers share.
-func ShmFile(dir string) string { return filepath.Join(dir, ImagesDir, "shm.tar") }
 
 // write sets the checksum of m, and writes m durably to dir.
 func (m *Manifest) write(dir string) error {

@@ -33,14 +33,14 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
-// TestCheckpoints checkpoints and restores pods by the criu of this node, with cgroup v2.
+// TestCheckpoints checkpoints and restores containers by the criu of this node, with cgroup v2.
 func TestCheckpoints(t *testing.T) {
 	m := boot(t)
-	bring(t, m, testbed.Runc, testbed.Runsc, testbed.RuncShim)
-	m.Put(t, compiled(t, "integration/podcheckpoint", ""), place+"/podcheckpoint.test")
+	bring(t, m, testbed.Runc, testbed.RuncShim)
+	m.Put(t, compiled(t, "integration/faults", ""), place+"/faults.test")
 	m.Test(t, machine.Tests{
-		Binary: place + "/podcheckpoint.test", Timeout: bound, Env: environment(),
-		Run: "^(TestPodGoesOn|TestNamespacesOfARestoredPod|TestTerminalAndInput)$/^runc$",
+		Binary: place + "/faults.test", Timeout: bound, Env: environment(),
+		Run: "^(TestRestore|TestRestoredInput)$/^plain$",
 	})
 }
 

@@ -28,6 +28,21 @@ func TestHeartConformance(t *testing.T) {
 	conforms(t, boot(t), systemd, groups("runc", "Exit", "Metrics", "Resources", "UserNamespaces"))
 }
 
+// TestHeartVLAN compares networks with VLANs in process with those of plugins. The kernel of a host may
+// have no VLAN filtering.
+func TestHeartVLAN(t *testing.T) {
+	m := boot(t)
+	m.Run(t, "ip", "link", "add", "filter", "type", "bridge", "vlan_filtering", "1")
+	for _, plugin := range []string{"bridge", "host-local", "portmap", "flannel"} {
+		m.Put(t, filepath.Join(repository(t), "bin", "cni", plugin), place+"/cni/"+plugin)
+	}
+	m.Put(t, compiled(t, "pkg/engine/network", ""), place+"/network.test")
+	m.Test(t, machine.Tests{
+		Binary: place + "/network.test", Timeout: bound, Env: environment("BERTH_TEST_CNI=" + place + "/cni"),
+		Run: "^(TestInProcessIsLikePlugins|TestVLANOfSeveralPods)$/^VLAN",
+	})
+}
+
 // packaged runs tests with the package in a machine that does not have it installed. Afterwards the
 // machine has the package, and the pods that the tests leave.
 func packaged(t *testing.T, m *machine.Machine, source string, tests ...string) {

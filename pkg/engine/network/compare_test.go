@@ -2,6 +2,7 @@ package network
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"maps"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -47,6 +49,7 @@ const (
 	v4       = `"ipam": {"type": "host-local", "dataDir": "DATA", "ranges": [[{"subnet": "10.98.7.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}`
 	v6       = `"ipam": {"type": "host-local", "dataDir": "DATA", "ranges": [[{"subnet": "fd98:7::/64"}]], "routes": [{"dst": "::/0"}]}`
 	dual     = `"ipam": {"type": "host-local", "dataDir": "DATA", "ranges": [[{"subnet": "10.98.7.0/24"}], [{"subnet": "fd98:7::/64"}]], "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}`
+	unrouted = `"ipam": {"type": "host-local", "dataDir": "DATA", "ranges": [[{"subnet": "10.98.7.0/24"}], [{"subnet": "fd98:7::/64"}]]}`
 	portmap  = `, {"type": "portmap", "capabilities": {"portMappings": true}}`
 	limits   = `, {"type": "bandwidth", "capabilities": {"bandwidth": true}}`
 	ipRange  = `"ipam": {"type": "host-local", "dataDir": "DATA", "ranges": [[{"subnet": "10.98.7.0/24", "rangeStart": "10.98.7.20", "rangeEnd": "10.98.7.30", "gateway": "10.98.7.254"}]]}`
@@ -87,6 +90,9 @@ func existing(change func(*netlink.Bridge), addresses ...string) func(*testing.T
 		if change != nil {
 			change(b)
 		}
+		if b.VlanFiltering != nil && !filtersVLANs() {
+			t.Skip("the kernel cannot create the bridge: it has no VLAN filtering")
+		}
 		test.Must(t, netlink.LinkAdd(b))
 		for _, a := range addresses {
 			address := test.Value(netlink.ParseAddr(a))(t)
@@ -94,6 +100,26 @@ func existing(change func(*netlink.Bridge), addresses ...string) func(*testing.T
 		}
 	}
 }
+
+// filtering sets the VLAN filter of a bridge, and the default VLAN of its ports.
+func filtering(on bool, vlan uint16) func(*netlink.Bridge) {
+	return func(b *netlink.Bridge) { b.VlanFiltering, b.VlanDefaultPVID = &on, &vlan }
+}
+
+// interfaceInVLAN creates the node's interface in the VLAN 100 before the pod, with an address.
+func interfaceInVLAN(address string) func(*testing.T, string) {
+	return func(t *testing.T, bridge string) {
+		name := bridge + ".100"
+		existing(nil, address)(t, name)
+		test.Must(t, netlink.LinkSetUp(test.Value(netlink.LinkByName(name))(t)))
+	}
+}
+
+// filtersVLANs reports whether the kernel has VLAN filtering. Debian's has; see integration/vm.
+var filtersVLANs = sync.OnceValue(func() bool {
+	b := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "btfilter"}, VlanFiltering: new(true)}
+	return netlink.LinkAdd(b) == nil && netlink.LinkDel(b) == nil
+})
 
 var comparisons = map[string]comparison{
 	"a bridge":                        {plugins: bridgeWith(``, v4)},
@@ -108,11 +134,10 @@ var comparisons = map[string]comparison{
 	"promiscuous":                     {plugins: bridgeWith(`, "isGateway": true, "promiscMode": true`, v4)},
 	"hairpin and promiscuous":         {plugins: bridgeWith(`, "hairpinMode": true, "promiscMode": true`, v4), executed: true, fails: true},
 	"isolated":                        {plugins: bridgeWith(`, "isGateway": true, "portIsolation": true`, v4)},
-	"a VLAN":                          {plugins: bridgeWith(`, "vlan": 100`, v4), executed: true},
 	"duplicate address detection":     {plugins: bridgeWith(`, "isGateway": true, "enabledad": true`, v6)},
 	"IPv6":                            {plugins: bridgeWith(`, "isGateway": true`, v6)},
 	"both families":                   {plugins: bridgeWith(`, "isGateway": true, "ipMasq": true`, dual)},
-	"both families, default gateways": {plugins: bridgeWith(`, "isDefaultGateway": true`, `"ipam": {"type": "host-local", "dataDir": "DATA", "ranges": [[{"subnet": "10.98.7.0/24"}], [{"subnet": "fd98:7::/64"}]]}`)},
+	"both families, default gateways": {plugins: bridgeWith(`, "isDefaultGateway": true`, unrouted)},
 	"a range":                         {plugins: bridgeWith(`, "isGateway": true`, ipRange)},
 	"the old form of a range":         {plugins: bridgeWith(`, "isGateway": true`, legacy)},
 	"routes":                          {plugins: bridgeWith(`, "isGateway": true`, routes)},
@@ -127,15 +152,14 @@ var comparisons = map[string]comparison{
 	"a limit": {plugins: bridgeWith(`, "isGateway": true`, v4) + limits, pod: func(p *Pod) {
 		p.Bandwidth = &Bandwidth{IngressRate: 10_000_000, IngressBurst: 80_000_000}
 	}},
-	"a limit of the network":     {plugins: bridgeWith(`, "isGateway": true`, v4) + `, {"type": "bandwidth", "ingressRate": 10000000, "ingressBurst": 80000000}`, executed: true},
-	"no addresses":               {plugins: `{"type": "bridge", "bridge": "BRIDGE"}`, executed: true, fails: true},
-	"an unknown key":             {plugins: bridgeWith(`, "color": "red"`, v4), executed: true},
-	"an existing bridge":         {plugins: bridgeWith(`, "isGateway": true, "mtu": 1400`, v4), before: existing(nil)},
-	"an existing address":        {plugins: bridgeWith(`, "isGateway": true`, v4), before: existing(nil, "10.98.7.1/24")},
-	"another address":            {plugins: bridgeWith(`, "isGateway": true`, v4), before: existing(nil, "10.98.6.1/24"), fails: true},
-	"another address, replaced":  {plugins: bridgeWith(`, "isGateway": true, "forceAddress": true`, v4), before: existing(nil, "10.98.6.1/24")},
-	"another network beside":     {plugins: bridgeWith(`, "isGateway": true`, v6), before: existing(nil, "fd98:6::1/64")},
-	"an existing filter of VLAN": {plugins: bridgeWith(`, "isGateway": true`, v4), before: existing(func(b *netlink.Bridge) { b.VlanFiltering = new(true) })},
+	"a limit of the network":    {plugins: bridgeWith(`, "isGateway": true`, v4) + `, {"type": "bandwidth", "ingressRate": 10000000, "ingressBurst": 80000000}`, executed: true},
+	"no addresses":              {plugins: `{"type": "bridge", "bridge": "BRIDGE"}`, executed: true, fails: true},
+	"an unknown key":            {plugins: bridgeWith(`, "color": "red"`, v4), executed: true},
+	"an existing bridge":        {plugins: bridgeWith(`, "isGateway": true, "mtu": 1400`, v4), before: existing(nil)},
+	"an existing address":       {plugins: bridgeWith(`, "isGateway": true`, v4), before: existing(nil, "10.98.7.1/24")},
+	"another address":           {plugins: bridgeWith(`, "isGateway": true`, v4), before: existing(nil, "10.98.6.1/24"), fails: true},
+	"another address, replaced": {plugins: bridgeWith(`, "isGateway": true, "forceAddress": true`, v4), before: existing(nil, "10.98.6.1/24")},
+	"another network beside":    {plugins: bridgeWith(`, "isGateway": true`, v6), before: existing(nil, "fd98:6::1/64")},
 	"an interface that is no bridge": {plugins: bridgeWith(``, v4), fails: true, before: func(t *testing.T, name string) {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = name
@@ -161,7 +185,7 @@ var comparisons = map[string]comparison{
 	}},
 	"flannel, a capability":        {plugins: flannelWith(inData+`, "capabilities": {"dns": true}`, ``), subnets: env, pod: func(p *Pod) { p.DNS = &DNS{Servers: []string{"10.98.7.1"}} }},
 	"flannel, another plugin":      {plugins: flannelWith(inData, `, "type": "ptp"`), subnets: env, executed: true},
-	"flannel, an unknown key":      {plugins: flannelWith(inData, `, "vlan": 0`), subnets: env, executed: true},
+	"flannel, an unknown key":      {plugins: flannelWith(inData, `, "color": "red"`), subnets: env, executed: true},
 	"flannel, a name":              {plugins: flannelWith(inData, `, "name": "other"`), subnets: env, executed: true, fails: true},
 	"flannel without its daemon":   {plugins: flannelWith(inData, ``), executed: true, fails: true},
 	"flannel, no MTU":              {plugins: flannelWith(inData, ``), subnets: strings.Replace(env, "MTU", "", 1), executed: true, fails: true},
@@ -173,6 +197,31 @@ var comparisons = map[string]comparison{
 	"ptp, IPv6":                    {plugins: ptpWith(``, v6)},
 	"ptp, both families":           {plugins: ptpWith(`, "ipMasq": true, "mtu": 1400`, dual) + portmap},
 	"ptp, DNS and routes":          {plugins: ptpWith(`, "dns": {"domain": "a.example"}`, routes)},
+
+	// The kernel of a host may have no VLAN filtering; see filtersVLANs.
+	"VLAN":                            {plugins: bridgeWith(`, "vlan": 100`, v4)},
+	"VLAN, a gateway":                 {plugins: bridgeWith(`, "vlan": 100, "isGateway": true, "mtu": 1400, "hairpinMode": true, "portIsolation": true`, v4)},
+	"VLAN, default gateways":          {plugins: bridgeWith(`, "vlan": 100, "isDefaultGateway": true, "ipMasq": true, "enabledad": true`, unrouted) + portmap, version: "0.4.0"},
+	"VLAN, the default preserved":     {plugins: bridgeWith(`, "vlan": 100, "isGateway": true, "vlanTrunk": [{"id": 10}], "preserveDefaultVlan": true`, v4)},
+	"VLAN, an existing bridge":        {plugins: bridgeWith(`, "vlan": 100, "isGateway": true`, v4), before: existing(filtering(false, 7), "10.98.7.1/24")},
+	"VLAN, an existing filter":        {plugins: bridgeWith(`, "isGateway": true`, v4), before: existing(filtering(true, 1))},
+	"VLAN, another address":           {plugins: bridgeWith(`, "vlan": 100, "isGateway": true`, v4), before: interfaceInVLAN("10.98.6.1/24"), fails: true},
+	"VLAN, another address, replaced": {plugins: bridgeWith(`, "vlan": 100, "isGateway": true, "forceAddress": true`, v4), before: interfaceInVLAN("10.98.6.1/24")},
+	"VLAN, flannel":                   {plugins: flannelWith(inData, `, "vlan": 100`), subnets: env},
+	"VLAN in its trunk":               {plugins: bridgeWith(`, "vlan": 11, "isGateway": true, "vlanTrunk": [{"minID": 1, "maxID": 4094}]`, v4)},
+	"VLAN trunk":                      {plugins: bridgeWith(`, "isGateway": true, "vlanTrunk": [{"minID": 10, "maxID": 14, "id": 12}, {"minID": 12, "maxID": 16}, {"id": 1}, {"minID": 30, "maxID": 30, "id": 40}, {}]`, v4)},
+	"VLAN trunk of nothing":           {plugins: bridgeWith(`, "vlanTrunk": []`, v4)},
+
+	"no VLAN":                             {plugins: bridgeWith(`, "vlan": 0, "vlanTrunk": null, "preserveDefaultVlan": true`, v4)},
+	"a VLAN out of range":                 {plugins: bridgeWith(`, "vlan": 4095`, v4), executed: true, fails: true},
+	"a VLAN below zero":                   {plugins: bridgeWith(`, "vlan": -1`, v4), executed: true, fails: true},
+	"a trunk, reversed":                   {plugins: bridgeWith(`, "vlanTrunk": [{"minID": 12, "maxID": 10}]`, v4), executed: true, fails: true},
+	"a trunk without a minimum":           {plugins: bridgeWith(`, "vlanTrunk": [{"maxID": 10}]`, v4), executed: true, fails: true},
+	"a trunk without a maximum":           {plugins: bridgeWith(`, "vlanTrunk": [{"minID": 10}]`, v4), executed: true, fails: true},
+	"a trunk, its minimum out of range":   {plugins: bridgeWith(`, "vlanTrunk": [{"minID": 0, "maxID": 10}]`, v4), executed: true, fails: true},
+	"a trunk, its maximum out of range":   {plugins: bridgeWith(`, "vlanTrunk": [{"minID": 10, "maxID": 4095}]`, v4), executed: true, fails: true},
+	"a trunk, a single VLAN out of range": {plugins: bridgeWith(`, "vlanTrunk": [{"id": 0}]`, v4), executed: true, fails: true},
+	"a trunk, no element":                 {plugins: bridgeWith(`, "vlanTrunk": [null]`, v4), executed: true, fails: true},
 }
 
 // A network that is set up in process must equal the one that plugins set up: in the pod, on the
@@ -182,14 +231,11 @@ func TestInProcessIsLikePlugins(t *testing.T) {
 	if !alone(t) {
 		return
 	}
-	filtering := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "btfilter"}, VlanFiltering: new(true)}
-	vlanFiltering := netlink.LinkAdd(filtering) == nil
-	_ = netlink.LinkDel(filtering)
 	for _, name := range slices.Sorted(maps.Keys(comparisons)) {
 		c := comparisons[name]
 		t.Run(name, func(t *testing.T) {
-			if strings.Contains(strings.ToLower(name), "vlan") && !vlanFiltering {
-				t.Skip("the kernel has no VLAN filtering")
+			if strings.HasPrefix(name, "VLAN") && !filtersVLANs() {
+				c.fails = true // both ways
 			}
 			want := c.run(t, dir, false, false)
 			for _, in := range []struct{ process, undo bool }{{true, true}, {true, false}, {false, true}} {
@@ -216,7 +262,8 @@ func alone(t *testing.T) bool {
 	if os.Getenv(variable) != "" {
 		return true
 	}
-	cmd := exec.Command("unshare", "--net", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	_, subtests, _ := strings.Cut(flag.Lookup("test.run").Value.String(), "/")
+	cmd := exec.Command("unshare", "--net", os.Args[0], "-test.run=^"+t.Name()+"$/"+subtests, "-test.v")
 	cmd.Env = append(os.Environ(), variable+"=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
@@ -270,7 +317,7 @@ func (c comparison) run(t *testing.T, dir string, inProcess, undoInProcess bool)
 	}
 	mustTeardown(t, p, pod, r)
 	test.Must(t, namespaces.Release(filepath.Dir(pod.NetNS)))
-	test.Retry(t, func() error { return n.noPorts() })
+	test.Retry(t, n.portsLeft)
 	pod.NetNS = ""
 	seen[1] = n.look(t, pod, nil)
 	test.Must(t, p.Resume(nil)) // as the next start does, after a downgrade
@@ -307,7 +354,7 @@ func (n *node) look(t *testing.T, pod Pod, r *Result) string {
 	show("routes", "ip", "route", "show", "table", "all")
 	show("routes, IPv6", "ip", "-6", "route", "show", "table", "all")
 	show("VLANs", "sh", "-c", "bridge -d vlan show || true") // fails without VLAN filtering in the kernel
-	show("settings", "sh", "-c", "grep -s . /proc/sys/net/ipv[46]/conf/all/forwarding /proc/sys/net/ipv[46]/conf/"+n.bridge+"/*; true")
+	show("settings", "sh", "-c", "grep -s . /proc/sys/net/ipv[46]/conf/all/forwarding /proc/sys/net/ipv[46]/conf/"+n.bridge+"*/*; true")
 	show("addresses", "sh", "-c", "cd "+n.ipam+" 2>/dev/null && grep -r . . | sort; true")
 	if r != nil {
 		for _, a := range r.Attachments {
@@ -317,6 +364,12 @@ func (n *node) look(t *testing.T, pod Pod, r *Result) string {
 	text := all.String()
 	if pod.NetNS != "" {
 		text = strings.ReplaceAll(text, pod.NetNS, "NETNS")
+	}
+	// A bridge whose address is not set has the lowest one of its ports: of any of them.
+	for _, port := range n.ports() {
+		mac := port.HardwareAddr
+		inID := fmt.Sprintf("8000.%x:%x:%x:%x:%x:%x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
+		text = strings.NewReplacer(mac.String(), "PORT", inID, "8000.PORT").Replace(text)
 	}
 	return normal(strings.ReplaceAll(text, n.ipam, "DATA"))
 }
@@ -341,14 +394,6 @@ func normal(text string) string {
 		})
 	}
 	return text
-}
-
-func (n *node) noPorts() error {
-	bridge, err := netlink.LinkByName(n.bridge)
-	if err != nil {
-		return nil
-	}
-	return portsLeft(bridge)
 }
 
 // difference returns the lines that are only in one of two texts.
@@ -437,6 +482,53 @@ func TestMasqueradedTraffic(t *testing.T) {
 	if out, err := exec.Command("nft", "list", "table", "inet", "berth_masq").CombinedOutput(); err == nil {
 		t.Errorf("the table is left:\n%s", out)
 	}
+}
+
+// Pods that start at once reach their gateway by one interface of the node, also if a killed daemon
+// left its unfinished one.
+func TestVLANOfSeveralPods(t *testing.T) {
+	dir := pluginDir(t)
+	if !filtersVLANs() {
+		t.Skip("the kernel has no VLAN filtering")
+	}
+	if !alone(t) {
+		return
+	}
+	n := newNode(t)
+	n.config.BinDirs, n.bridge = []string{dir}, "btvlan"
+	n.config.InProcess, n.config.MasqueradeTable = true, "berth_vlan"
+	text := `{"cniVersion": "1.0.0", "name": "vlan", "plugins": [` + bridgeWith(`, "vlan": 100, "isGateway": true`, v4) + `]}`
+	n.configure("10-vlan.conflist", strings.NewReplacer("BRIDGE", n.bridge, "DATA", n.ipam).Replace(text))
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "berth-vlan"
+	test.Must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "unfinished"}))
+	p, pods := New(n.config), []Pod{n.pod("vlan-1"), n.pod("vlan-2"), n.pod("vlan-3")}
+	results := make([]*Result, len(pods))
+	var all sync.WaitGroup
+	for i, pod := range pods {
+		all.Go(func() {
+			var err error
+			results[i], err = p.Setup(t.Context(), pod)
+			test.Check(t, err)
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return
+	}
+	for i, pod := range pods {
+		test.Equal(t, "in process", results[i].Attachments[0].InProcess, true)
+		test.Equal(t, "the gateway sees", seenBy(t, Pod{NetNS: "/proc/self/ns/net"}, "10.98.7.1", pod), results[i].IPs[0])
+		test.Equal(t, "a neighbor sees", seenBy(t, pods[0], results[0].IPs[0], pod), results[i].IPs[0])
+	}
+	test.Equal(t, "ports", len(n.ports()), len(pods)+1)
+	if _, err := netlink.LinkByName(attrs.Name); err == nil {
+		t.Errorf("%s is left", attrs.Name)
+	}
+	for i, pod := range pods {
+		mustTeardown(t, p, pod, results[i])
+	}
+	n.removeBridge()
 }
 
 // seenBy returns the address from which a pod connects to a server at the address, in its namespace.

@@ -3,7 +3,6 @@ package network
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"net"
@@ -84,13 +83,13 @@ func (n *node) chain(name string) string {
 		{"type": "portmap", "capabilities": {"portMappings": true}}]}`, name, n.bridge, n.ipam, n.subnet())
 }
 
+// removeBridge removes the bridge, and the node's interfaces in its VLANs.
 func (n *node) removeBridge() {
-	link, err := netlink.LinkByName(n.bridge)
-	if err == nil {
-		err = netlink.LinkDel(link)
-	}
-	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
-		n.t.Error(err)
+	n.t.Helper()
+	for _, link := range test.Value(netlink.LinkList())(n.t) {
+		if name, _, _ := strings.Cut(link.Attrs().Name, "."); name == n.bridge {
+			test.Check(n.t, netlink.LinkDel(link))
+		}
 	}
 }
 
@@ -186,9 +185,7 @@ func (n *node) checkClean() {
 	if n.bridge == "" {
 		return
 	}
-	if bridge, err := netlink.LinkByName(n.bridge); err == nil {
-		test.Retry(n.t, func() error { return portsLeft(bridge) })
-	}
+	test.Retry(n.t, n.portsLeft)
 	prefix := strings.TrimSuffix(n.subnet(), "0/24")
 	for line := range strings.Lines(iptables(n.t)) {
 		if strings.Contains(line, prefix) {
@@ -197,15 +194,27 @@ func (n *node) checkClean() {
 	}
 }
 
-// portsLeft returns an error while a bridge has interfaces of pods.
-func portsLeft(bridge netlink.Link) error {
-	links, err := netlink.LinkList()
+// ports returns the interfaces on the bridge.
+func (n *node) ports() (all []*netlink.LinkAttrs) {
+	bridge, err := netlink.LinkByName(n.bridge)
 	if err != nil {
-		return err
+		return nil
 	}
-	for _, link := range links {
+	for _, link := range test.Value(netlink.LinkList())(n.t) {
 		if link.Attrs().MasterIndex == bridge.Attrs().Index {
-			return fmt.Errorf("interface on the bridge: %s", link.Attrs().Name)
+			all = append(all, link.Attrs())
+		}
+	}
+	return all
+}
+
+// portsLeft returns an error while the bridge has interfaces of pods.
+func (n *node) portsLeft() error {
+	for _, port := range n.ports() {
+		peer, err := netlink.LinkByIndex(port.ParentIndex)
+		ofNode := err == nil && port.NetNsID < 0 && strings.HasPrefix(peer.Attrs().Name, n.bridge+".")
+		if !ofNode {
+			return fmt.Errorf("interface on the bridge: %s", port.Name)
 		}
 	}
 	return nil

@@ -24,24 +24,65 @@ import (
 type bridgeConf struct {
 	common
 	layer3
-	Bridge           string `json:"bridge"`
-	IsGateway        bool   `json:"isGateway"`
-	IsDefaultGateway bool   `json:"isDefaultGateway"`
-	ForceAddress     bool   `json:"forceAddress"`
-	HairpinMode      bool   `json:"hairpinMode"`
-	PromiscMode      bool   `json:"promiscMode"`
-	PortIsolation    bool   `json:"portIsolation"`
-	EnableDAD        bool   `json:"enabledad"`
+	Bridge              string   `json:"bridge"`
+	IsGateway           bool     `json:"isGateway"`
+	IsDefaultGateway    bool     `json:"isDefaultGateway"`
+	ForceAddress        bool     `json:"forceAddress"`
+	HairpinMode         bool     `json:"hairpinMode"`
+	PromiscMode         bool     `json:"promiscMode"`
+	PortIsolation       bool     `json:"portIsolation"`
+	EnableDAD           bool     `json:"enabledad"`
+	VLAN                uint16   `json:"vlan"` // 0 if the network has none
+	VLANTrunk           []*trunk `json:"vlanTrunk"`
+	PreserveDefaultVLAN bool     `json:"preserveDefaultVlan"`
 }
 
 func (b *bridgeConf) check() error {
 	b.Bridge = cmp.Or(b.Bridge, "cni0")
 	b.IsGateway = b.IsGateway || b.IsDefaultGateway
-	if b.HairpinMode && b.PromiscMode {
+	if _, ok := b.vlans(); !ok || b.HairpinMode && b.PromiscMode {
 		return errUnknown
 	}
 	return b.layer3.check()
 }
+
+// trunk adds a range of VLANs to a port, a single one, or both.
+type trunk struct {
+	MinID *uint16 `json:"minID"`
+	MaxID *uint16 `json:"maxID"`
+	ID    *uint16 `json:"id"`
+}
+
+// vlans is a range of VLANs of a port. Packets without a tag belong to the native one.
+type vlans struct {
+	first, last uint16
+	native      bool
+}
+
+// vlans returns the VLANs of a port in the plugin's order: a later range replaces the flags of an
+// earlier one. The result is false for values that the plugin refuses.
+func (b *bridgeConf) vlans() (all []vlans, ok bool) {
+	if b.VLAN != 0 {
+		all = append(all, vlans{b.VLAN, b.VLAN, true})
+	}
+	for _, t := range b.VLANTrunk {
+		if t == nil || (t.MinID == nil) != (t.MaxID == nil) {
+			return nil, false
+		}
+		if t.MinID != nil {
+			all = append(all, vlans{*t.MinID, *t.MaxID, false})
+		}
+		if t.ID != nil {
+			all = append(all, vlans{*t.ID, *t.ID, false})
+		}
+	}
+	if b.VLAN == 0 && len(all) > 0 {
+		all = append(all, vlans{1, 1, true})
+	}
+	return all, !slices.ContainsFunc(all, func(v vlans) bool { return v.first == 0 || v.first > v.last || v.last > maxVLAN })
+}
+
+const maxVLAN = 4094
 
 // The indexes of the interfaces in a result of the bridge plugin.
 const (
@@ -72,7 +113,7 @@ func (p *Plugins) addBridge(ctx context.Context, c call) (_ types.Result, err er
 	}).create(); err != nil {
 		return nil, err
 	}
-	if err := conf.serveGateways(bridge, r); err != nil {
+	if err := p.serveGateways(&conf, bridge, r); err != nil {
 		return nil, err
 	}
 	if conf.IPMasq {
@@ -119,7 +160,11 @@ func (p *Plugins) ensureBridge(b *bridgeConf) (*netlink.Bridge, error) {
 	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = b.Bridge, b.MTU
-		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
+		created := &netlink.Bridge{LinkAttrs: attrs}
+		if b.VLAN != 0 || b.VLANTrunk != nil {
+			created.VlanFiltering = new(true)
+		}
+		if err := netlink.LinkAdd(created); err != nil && !errors.Is(err, unix.EEXIST) {
 			return nil, fmt.Errorf("create the bridge %s: %w", b.Bridge, err)
 		}
 		bridge, err = findBridge(b.Bridge)
@@ -137,7 +182,7 @@ func (p *Plugins) ensureBridge(b *bridgeConf) (*netlink.Bridge, error) {
 	if err := netlink.LinkSetUp(bridge); err != nil {
 		return nil, fmt.Errorf("bring up %s: %w", b.Bridge, err)
 	}
-	if b.IsGateway {
+	if b.IsGateway && b.VLAN == 0 {
 		return bridge, keepMAC(bridge)
 	}
 	return bridge, nil
@@ -170,6 +215,25 @@ func (b *bridgeConf) attach(host netlink.Link, bridge *netlink.Bridge) error {
 			return fmt.Errorf("isolate %s: %w", host.Attrs().Name, err)
 		}
 	}
+	return b.setVLANs(host)
+}
+
+// setVLANs replaces the default VLAN of a port.
+func (b *bridgeConf) setVLANs(port netlink.Link) error {
+	all, _ := b.vlans()
+	if len(all) > 0 && !b.PreserveDefaultVLAN {
+		if err := netlink.BridgeVlanDelRange(port, 1, maxVLAN, false, false, false, true); err != nil {
+			return fmt.Errorf("remove the VLANs of %s: %w", port.Attrs().Name, err)
+		}
+	}
+	for _, v := range all {
+		if v.first == v.last {
+			v.last = 0 // the kernel refuses a range of one
+		}
+		if err := netlink.BridgeVlanAddRange(port, v.first, v.last, v.native, v.native, false, true); err != nil {
+			return fmt.Errorf("add VLAN %d to %s: %w", v.first, port.Attrs().Name, err)
+		}
+	}
 	return nil
 }
 
@@ -185,13 +249,21 @@ func (b *bridgeConf) configure(link netlink.Link, r *types100.Result) error {
 	return configure(link, r)
 }
 
-// serveGateways gives the bridge the addresses of the gateways.
-func (b *bridgeConf) serveGateways(bridge *netlink.Bridge, r *types100.Result) error {
+// serveGateways gives the gateways' addresses to the bridge, or to the node's interface in the VLAN.
+func (p *Plugins) serveGateways(b *bridgeConf, bridge *netlink.Bridge, r *types100.Result) error {
 	if !b.IsGateway {
 		return nil
 	}
+	var gateway netlink.Link = bridge
+	if b.VLAN != 0 {
+		var err error
+		if gateway, err = p.ensureVLAN(b, bridge); err != nil {
+			return fmt.Errorf("VLAN %d of %s: %w", b.VLAN, b.Bridge, err)
+		}
+		r.Interfaces = append(r.Interfaces, &types100.Interface{Name: gateway.Attrs().Name, Mac: gateway.Attrs().HardwareAddr.String()})
+	}
 	for _, address := range r.IPs {
-		if err := b.ensureAddress(bridge, &net.IPNet{IP: address.Gateway, Mask: address.Address.Mask}); err != nil {
+		if err := b.ensureAddress(gateway, &net.IPNet{IP: address.Gateway, Mask: address.Address.Mask}); err != nil {
 			return err
 		}
 	}
@@ -199,6 +271,31 @@ func (b *bridgeConf) serveGateways(bridge *netlink.Bridge, r *types100.Result) e
 		return fmt.Errorf("enable forwarding: %w", err)
 	}
 	return nil
+}
+
+// ensureVLAN returns the node's interface in the VLAN, and creates it if it does not exist. A new one
+// gets its name last, so that a killed daemon leaves none that is not connected.
+func (p *Plugins) ensureVLAN(b *bridgeConf, bridge *netlink.Bridge) (netlink.Link, error) {
+	p.bridges.Lock()
+	defer p.bridges.Unlock()
+	name := fmt.Sprintf("%s.%d", b.Bridge, b.VLAN)
+	link, err := netlinksafe.LinkByName(name)
+	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
+		created := &types100.Interface{Name: "berth-vlan"}
+		_ = ip.DelLinkByName(created.Name) // of a call that failed
+		port := bridgeConf{Bridge: b.Bridge, VLAN: b.VLAN, PreserveDefaultVLAN: b.PreserveDefaultVLAN}
+		if err = (pair{
+			mtu: bridge.MTU, host: &types100.Interface{}, pod: created,
+			onHost: func(host netlink.Link) error { return port.attach(host, bridge) },
+			inPod:  func(link netlink.Link) error { return netlink.LinkSetName(link, name) },
+		}).create(); err == nil {
+			link, err = netlinksafe.LinkByName(name)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return link, errors.Join(netlink.LinkSetUp(link), keepMAC(link))
 }
 
 // ensureAddress gives an interface the address of a gateway. Several IPv6 networks may share a

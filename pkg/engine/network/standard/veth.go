@@ -29,13 +29,16 @@ type pair struct {
 	onHost, inPod func(netlink.Link) error
 }
 
-// create creates a pair; one end is the pod's interface.
+// create creates a pair; one end is the pod's interface, or the node's if it has no sandbox.
 func (p pair) create() error {
 	node, err := ns.GetCurrentNS()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = node.Close() }()
+	if p.pod.Sandbox == "" {
+		return p.createIn(node)
+	}
 	return namespaces.Do(p.pod.Sandbox, func() error { return guarded(func() error { return p.createIn(node) }) })
 }
 

@@ -130,11 +130,11 @@ func fit(t *testing.T, b *bed) {
 	b.furnish(t)
 	p := file(t, "pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  hostUsers: false\n  containers: [{name: c, image: i}]\n")
 	r := berth(t, 0, b.admin, "", "fit", "-f", p)
-	has(t, r.stdout, "Pod p  - (its own)  default", "Pod p  kata         kata      yes   -          memory=10Mi  a      the node does not have the handler (b, c)")
+	has(t, r.stdout, "Pod p  - (current)  default", "Pod p  kata         kata      yes   -          memory=10Mi  a      the node does not have the handler (b, c)")
 	// An overhead in a file is refused with the words of the API server.
 	for spec, want := range map[string][]string{
-		"  overhead: {memory: 1Mi}\n":                           {"- (its own)", "Pod Overhead set without corresponding RuntimeClass defined Overhead"},
-		"  overhead: {memory: 1Mi}\n  runtimeClassName: kata\n": {"kata (its own)", "Pod's Overhead doesn't match RuntimeClass's defined Overhead"},
+		"  overhead: {memory: 1Mi}\n":                           {"- (current)", "Pod Overhead set without corresponding RuntimeClass defined Overhead"},
+		"  overhead: {memory: 1Mi}\n  runtimeClassName: kata\n": {"kata (current)", "Pod's Overhead doesn't match RuntimeClass's defined Overhead"},
 	} {
 		text := strings.Replace("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: c, image: i}]\n", "  containers", spec+"  containers", 1)
 		refused := `pods "p" is forbidden: pod rejected: ` + want[1]
@@ -152,7 +152,7 @@ func fit(t *testing.T, b *bed) {
 	b.kubectl(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: front}\nspec:\n  selector: {matchLabels: {a: b}}\n  template:\n    metadata: {labels: {a: b}}\n    spec:\n      nodeSelector: {kubernetes.io/hostname: nowhere}\n      containers: [{name: c, image: i}]\n", "create", "-f", "-")
 	t.Cleanup(func() { b.Send(t, http.MethodDelete, "/apis/apps/v1/namespaces/default/deployments/front", nil) })
 	// Other classes are checked with the pod as it was before admission added fields of its class.
-	has(t, berth(t, 0, b.admin, "", "fit", "live").stdout, "Pod default/live  kata (its own)", "Pod default/live  runc            runc      yes   -          -            a, b")
+	has(t, berth(t, 0, b.admin, "", "fit", "live").stdout, "Pod default/live  kata (current)", "Pod default/live  runc            runc      yes   -          -            a, b")
 	has(t, berth(t, 3, b.admin, "", "fit", "deploy/front").stderr, "error: 1 pod of 1 cannot run as written\n")
 	// The template of a workload was not admitted, so its overhead is one that a user wrote.
 	b.kubectl(t, `{"spec": {"template": {"spec": {"nodeSelector": null, "overhead": {"memory": "1Mi"}}}}}`, "patch", "deploy/front", "--patch-file=/dev/stdin")

@@ -201,7 +201,7 @@ func fitTable(all []fitted, wide bool) *output.Table {
 		for _, c := range f.Candidates {
 			class, handler := or(c.Class), cmp.Or(c.Handler, "default")
 			if c.Own {
-				class += " (its own)"
+				class += " (current)"
 			}
 			nodes := c.Nodes
 			if c.Fits == capability.Unknown {

@@ -107,7 +107,7 @@ func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 		}
 		if !shim.Lost(err) || !pause(ctx, thawInterval) { // a dead supervisor is replaced soon
 			go ThawLater(d.pods, c, forget)
-			return fmt.Errorf("the container may be frozen; berth tries to thaw it until it runs or is stopped: %w", err)
+			return fmt.Errorf("the container may be frozen; berth retries until the container runs or exits: %w", err)
 		}
 	}
 }

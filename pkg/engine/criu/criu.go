@@ -157,7 +157,7 @@ func ThawOnce(ctx context.Context, l pod.Layout, c *pod.Container) error {
 			return err
 		}
 	}
-	// A killed CRIU leaves the network blocked. After resume, CRIU has exited.
+	// A killed CRIU leaves the network blocked.
 	return unlock(ctx, l, c)
 }
 

@@ -238,10 +238,11 @@ func TestNamed(t *testing.T) {
 	}
 	first := b.named(t, "shop/web")
 	for args, want := range map[string]string{
-		"--as shop/web":               "--replace",
+		"--as shop/web":               "choose another",
 		"--as registry.example/web:1": "cannot be a checkpoint's name",
 		"--as ../web":                 "cannot be a checkpoint's name",
-		"--replace":                   "cannot be a checkpoint's name",
+		"--replace":                   "name the checkpoint: --as NAME",
+		"--as=":                       "name the checkpoint: --as NAME",
 		"--as web --to /tmp/web":      "only one of --as, --to",
 	} {
 		if status, _, mistakes := b.berth(t, append([]string{"pod", "checkpoint", p.ID}, strings.Fields(args)...)...); status == 0 || !strings.Contains(mistakes, want) {

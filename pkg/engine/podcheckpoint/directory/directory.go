@@ -196,7 +196,7 @@ func Names(parent string) (names map[string]string, left []string, err error) {
 // Resolve returns the directory of the checkpoint with a name below parent.
 func Resolve(parent, name string) (string, error) {
 	if len(name) > 200 || !validName.MatchString(name) {
-		return "", fmt.Errorf("%.300q cannot be a checkpoint's name; use at most 200 of a-z, 0-9, \".\", \"_\", \"-\" and \"/\", and no dot before the first \"/\": %w", name, errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("%.300q cannot be a checkpoint's name; use at most 200 of a-z, 0-9, \".\", \"_\", \"-\" and \"/\", each part from letter or digit to letter or digit, and no dot in the first part: %w", name, errdefs.ErrInvalidArgument)
 	}
 	names, _, err := Names(parent)
 	for dir, one := range names {
@@ -216,7 +216,7 @@ func free(parent, name string, replace bool) error {
 	if errdefs.IsNotFound(err) || err == nil && replace {
 		return nil
 	}
-	return cmp.Or(err, fmt.Errorf("%s has the name %q; choose another, remove that checkpoint, or use --replace of \"berth pod checkpoint\": %w", dir, name, errdefs.ErrAlreadyExists))
+	return cmp.Or(err, fmt.Errorf("%s has the name %q; choose another, or remove that checkpoint: %w", dir, name, errdefs.ErrAlreadyExists))
 }
 
 // Name names the complete checkpoint in dir, a path from Path. With replace, another checkpoint may
@@ -234,7 +234,7 @@ func Name(dir, name string, replace bool) error {
 	}
 	defer changes.Close()
 	if err := free(parent, name, replace); err != nil {
-		return fmt.Errorf("name %s: %w", dir, err)
+		return fmt.Errorf("the checkpoint %s is complete, but has no name: %w", dir, err)
 	}
 	failpoint.Hit(failpoint.PodCheckpointUnnamed)
 	return errors.Join(atomicfile.SyncDir(parent), atomicfile.Symlink("../"+filepath.Base(dir), filepath.Join(parent, namesDir, link)))

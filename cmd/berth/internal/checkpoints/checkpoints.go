@@ -128,7 +128,10 @@ func locate(r *cli.Remote, c *cobra.Command, checkpoint string) (string, error) 
 // completeNames completes names of checkpoints, or else paths.
 func completeNames(r *cli.Remote) cobra.CompletionFunc {
 	return func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		parent, _ := daemonsDirectory(r, c)
+		parent, err := daemonsDirectory(r, c)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
 		names, _, _ := directory.Names(parent)
 		return slices.Sorted(maps.Values(names)), cobra.ShellCompDirectiveDefault
 	}

@@ -116,7 +116,11 @@ func checkpointPod(ctx context.Context, r *cli.Remote, c *cobra.Command, cri cli
 	if err != nil {
 		return l, 0, err
 	}
-	made := os.Mkdir(dir, 0o700) == nil
+	err = os.Mkdir(dir, 0o700)
+	if err != nil && o.to == "" {
+		return l, 0, err
+	}
+	made := err == nil
 	release, err := directory.Use(dir)
 	if err != nil {
 		return l, 0, err

@@ -93,7 +93,8 @@ func checkpointPullCommand() *cobra.Command {
 		Use:   "pull REFERENCE [DIR]",
 		Short: "Pull a checkpoint from a registry",
 		Long: `Pull a checkpoint into the new directory DIR, or with --as NAME into a new directory in
-pod-checkpoints of the running daemon. After a failed pull nothing is left there.`,
+pod-checkpoints of the running daemon. A failed pull leaves nothing there.
+If another pull takes the name meanwhile, the checkpoint stays without a name.`,
 		Example: "  berth checkpoint pull registry.example/team/notebook:warm --as shop/notebook\n  berth checkpoint pull registry.example/team/notebook:warm /var/lib/checkpoints/notebook",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -288,9 +288,11 @@ func (p *Plugins) ensureVLAN(b *bridgeConf, bridge *netlink.Bridge) (netlink.Lin
 			mtu: bridge.MTU, host: &types100.Interface{}, pod: created,
 			onHost: func(host netlink.Link) error { return port.attach(host, bridge) },
 			inPod:  func(link netlink.Link) error { return netlink.LinkSetName(link, name) },
-		}).create(); err == nil {
-			link, err = netlinksafe.LinkByName(name)
+		}).create(); err != nil {
+			_ = ip.DelLinkByName(created.Name)
+			return nil, err
 		}
+		link, err = netlinksafe.LinkByName(name)
 	}
 	if err != nil {
 		return nil, err

@@ -151,7 +151,11 @@ func Remove(dir string, waiting func() ([]string, error)) error {
 		return err
 	}
 	failpoint.Hit(failpoint.PodCheckpointRenamed)
-	return errors.Join(empty(renamed), cleanNames(filepath.Dir(dir)))
+	err = empty(renamed)
+	if isOwnName(filepath.Base(dir)) { // others have no name, and may be where users can write
+		err = errors.Join(err, cleanNames(filepath.Dir(dir)))
+	}
+	return err
 }
 
 func empty(renamed string) error {

@@ -297,3 +297,17 @@ func TestHostileNames(t *testing.T) {
 	test.Must(t, os.Symlink(filepath.Join(elsewhere, "names"), filepath.Join(parent, "names")))
 	test.Fails(t, test.Err(Resolve(parent, "good")), "Resolve followed a link to names")
 }
+
+// TestRemoveBesideOthersNames removes a checkpoint beside a directory "names" that another user
+// made and locked.
+func TestRemoveBesideOthersNames(t *testing.T) {
+	parent := private(t)
+	dir := made(t, filepath.Join(parent, "web"), "p", 1)
+	others := filepath.Join(parent, "names")
+	test.Must(t, os.MkdirAll(others, 0o700))
+	lock := test.Value(locked(others, unix.LOCK_EX|unix.LOCK_NB))(t)
+	defer lock.Close()
+	test.Must(t, os.Chmod(others, 0o777))
+	test.Must(t, Remove(dir, nonePending))
+	test.Equal(t, "left", names(t, parent), "names")
+}
